@@ -1,0 +1,32 @@
+"""Digests that name a map: one 64-bit number a layer, and one for all layers."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def layer_map_digest(model_layer: int, slots: NDArray[np.integer]) -> int:
+    """Digest of one layer's placement row: int [slots] -> unsigned 64-bit, never 0."""
+    raw = np.ascontiguousarray(slots, dtype="<i4").tobytes()
+    digest = blake2b(int(model_layer).to_bytes(4, "little") + raw, digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1
+
+
+def layer_map_digests(
+    model_layers: tuple[int, ...], physical_to_logical: NDArray[np.integer]
+) -> NDArray[np.uint64]:
+    """Digests of all rows: int [layers, slots] -> uint64 [layers]."""
+    rows = zip(model_layers, physical_to_logical, strict=True)
+    return np.array([layer_map_digest(layer, row) for layer, row in rows], dtype=np.uint64)
+
+
+def live_map_digest(layer_digests: NDArray[np.uint64]) -> int:
+    """Digest of a whole live map from its layers' digests: uint64 [layers] -> unsigned 64-bit, never 0."""
+    raw = np.ascontiguousarray(layer_digests, dtype="<u8").tobytes()
+    return int.from_bytes(blake2b(raw, digest_size=8).digest(), "little") or 1

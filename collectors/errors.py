@@ -1,0 +1,25 @@
+"""Errors of the rank side.
+
+CollectorError
+├── FrameError        a frame is damaged, truncated or of another schema
+├── CountError        counts are negative, not finite, overflowing or of the wrong shape
+└── FactsError        the facts of a pool contradict each other
+"""
+
+from __future__ import annotations
+
+
+class CollectorError(Exception):
+    """Base of every error that the rank side names."""
+
+
+class FrameError(CollectorError):
+    """A frame cannot be read: the message names the field, the value and the limit."""
+
+
+class CountError(CollectorError):
+    """A count vector is refused: the message names the place, the value and what to do."""
+
+
+class FactsError(CollectorError):
+    """The facts of a pool contradict each other."""

@@ -1,0 +1,188 @@
+"""Digests of expert weights: an order-sensitive integer checksum over all tensors, and the table made after load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from eplb.agent.memory import PROBE_VALUES_MAX, ExpertMemory, Probed, Tensors, own_slots
+from eplb.agent.refusal import Code, Refusal, decode_refusals, encode_refusal
+from eplb.errors import MigrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from collectors.facts import PoolFacts
+    from eplb.agent.group import Group
+
+_MASK = (1 << 64) - 1
+_CHUNK_WORDS = 1 << 15
+"""256 KiB: the words of a chunk and their multipliers stay in the second-level cache."""
+
+PROBE_RTOL = 1e-4
+"""Kernels may sum in another order when memory is aligned differently; a wrong expert is off by far more."""
+
+
+def _mix(value: int) -> int:
+    # Finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+@cache
+def _multipliers() -> NDArray[np.uint64]:
+    odd = [_mix((i + 1) * 0x9E3779B97F4A7C15) | 1 for i in range(_CHUNK_WORDS)]
+    return np.array(odd, dtype=np.uint64)
+
+
+def tensor_checksum(data: NDArray[np.uint8]) -> int:
+    """Checksum of raw bytes, uint8 [n] -> unsigned 64-bit.
+
+    Sum over 64-bit words of word x odd multiplier of its position, modulo 2^64. An odd multiplier is invertible, so a
+    change within one word always changes the sum; words that change places change it but for 1 in 2^63.
+    """
+    whole = data.size // 8
+    words = data[: whole * 8].view("<u8")
+    multipliers = _multipliers()
+    total = 0
+    for chunk, start in enumerate(range(0, whole, _CHUNK_WORDS)):
+        part = words[start : start + _CHUNK_WORDS]
+        total += int(np.dot(part, multipliers[: part.size])) * (_mix(chunk) | 1)
+    if data.size % 8:
+        tail = int.from_bytes(data[whole * 8 :].tobytes(), "little")
+        total += tail * (_mix(~whole) | 1)
+    return total & _MASK
+
+
+def expert_digest(names: Sequence[str], tensors: Tensors) -> int:
+    """Digest of one expert over all its tensors, unsigned 64-bit, never 0."""
+    digest = 0
+    for name in names:
+        tensor = tensors[name]
+        label = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
+        for part in (label, tensor.size, tensor_checksum(tensor)):
+            digest = _mix(digest * 3 + part + 1)
+    return digest or 1
+
+
+@dataclass(frozen=True, slots=True)
+class DigestTable:
+    """What every expert's weights must be.
+
+    ``digests``: uint64 [layers, experts]. ``probes``: float64 [layers, experts, values], outputs on the probe vector, or
+    None for a memory without a probe.
+    """
+
+    digests: NDArray[np.uint64]
+    probes: NDArray[np.float64] | None
+
+    @classmethod
+    def build(
+        cls, facts: PoolFacts, group: Group, memory: ExpertMemory, physical_to_logical: NDArray[np.int32]
+    ) -> DigestTable:
+        """Digest every slot where it lives, gather, and cross-check the replicas; every rank calls it after load.
+
+        Raises:
+            MigrationError: on all ranks alike, when a rank cannot read its weights, replicas of an expert differ, or an
+                expert has no slot.
+        """
+        own, refusal = _read_slots(facts, group.rank, memory, physical_to_logical)
+        refusals = decode_refusals(group.gather(encode_refusal(refusal)))
+        if refusals:
+            raise MigrationError("; ".join(f"rank {rank}: {sentence}" for rank, _, sentence in refusals))
+        everywhere = np.concatenate(list(group.gather(own[0].view(np.int64)).view(np.uint64)), axis=1)
+        digests = _cross_check(facts, everywhere, physical_to_logical)
+        if not isinstance(memory, Probed):
+            return cls(digests, None)
+        outputs = np.concatenate(list(group.gather(own[1])), axis=1)
+        return cls(digests, _first_copies(facts, outputs, physical_to_logical))
+
+    def check(self, memory: ExpertMemory, layer: int, expert: int, tensors: Tensors) -> Refusal | None:
+        """Compare one expert's bytes, and its output on the probe vector, with the table."""
+        where = f"layer {layer} expert {expert}"
+        found, expected = expert_digest(memory.names(), tensors), int(self.digests[layer, expert])
+        if found != expected:
+            return Refusal(
+                Code.WEIGHTS_DIFFER, f"{where}: weights have digest {found:016x}, not {expected:016x}"
+            )
+        if self.probes is not None and isinstance(memory, Probed):
+            wanted = self.probes[layer, expert]
+            output = np.asarray(memory.probe(layer, tensors), dtype=np.float64).reshape(-1)
+            scale = PROBE_RTOL * float(np.abs(wanted).max(initial=0.0))
+            if output.shape != wanted.shape or not bool(np.all(np.abs(output - wanted) <= scale)):
+                return Refusal(
+                    Code.PROBE_DIFFERS, f"{where}: output on the probe vector is not the one after load"
+                )
+        return None
+
+
+def _read_slots(
+    facts: PoolFacts, rank: int, memory: ExpertMemory, physical_to_logical: NDArray[np.int32]
+) -> tuple[tuple[NDArray[np.uint64], NDArray[np.float64]], Refusal | None]:
+    digests = np.zeros((facts.layers, facts.slots_per_rank), dtype=np.uint64)
+    outputs: list[NDArray[np.float64]] = []
+    try:
+        for layer in range(facts.layers):
+            for place, slot in enumerate(own_slots(facts, rank)):
+                tensors = memory.tensors(layer, slot)
+                if physical_to_logical[layer, slot] >= 0:
+                    digests[layer, place] = expert_digest(memory.names(), tensors)
+                if isinstance(memory, Probed):
+                    outputs.append(_run_probe(memory, layer, tensors))
+        values = outputs[0].size if outputs else 0
+        shaped = np.array(outputs, dtype=np.float64).reshape(facts.layers, facts.slots_per_rank, values)
+    except Exception as error:  # noqa: BLE001 - the other ranks wait in the gather, so this one must come to it too
+        return (digests, np.zeros((0, 0, 0))), Refusal.of(Code.INTERNAL, error)
+    return (digests, shaped), None
+
+
+def _run_probe(memory: Probed, layer: int, tensors: Tensors) -> NDArray[np.float64]:
+    output = np.asarray(memory.probe(layer, tensors), dtype=np.float64).reshape(-1)
+    if output.size > PROBE_VALUES_MAX:
+        raise MigrationError(
+            f"probe gives {output.size} numbers, the limit is {PROBE_VALUES_MAX}; give fewer"
+        )
+    return output
+
+
+def _cross_check(
+    facts: PoolFacts, everywhere: NDArray[np.uint64], physical_to_logical: NDArray[np.int32]
+) -> NDArray[np.uint64]:
+    table = np.zeros((facts.layers, facts.experts), dtype=np.uint64)
+    for layer, row in enumerate(physical_to_logical):
+        for slot, expert in enumerate(row):
+            if expert < 0:
+                continue
+            known, found = table[layer, expert], everywhere[layer, slot]
+            if known and known != found:
+                first = int(np.flatnonzero(row == expert)[0])
+                raise MigrationError(
+                    f"layer {layer} expert {expert}: slots {first} and {slot} hold different weights; load the model again"
+                )
+            table[layer, expert] = found
+    missing = np.argwhere(table == 0)
+    if missing.size:
+        layer, expert = (int(x) for x in missing[0])
+        raise MigrationError(
+            f"layer {layer} expert {expert}: no slot holds it; start with a map that covers all experts"
+        )
+    return table
+
+
+def _first_copies(
+    facts: PoolFacts, outputs: NDArray[np.float64], physical_to_logical: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    table = np.zeros((facts.layers, facts.experts, outputs.shape[2]))
+    for layer, row in enumerate(physical_to_logical):
+        experts, slots = np.unique(row, return_index=True)
+        held = experts >= 0
+        table[layer, experts[held]] = outputs[layer, slots[held]]
+    return table

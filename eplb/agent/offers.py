@@ -1,0 +1,137 @@
+"""May this offer be staged? Every rank answers for itself, from what it serves now."""
+
+from __future__ import annotations
+
+import math
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from collectors.digests import layer_map_digest
+from eplb.agent.header import signed_word
+from eplb.agent.refusal import Code, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectors.facts import PoolFacts
+    from eplb.agent.live import LiveMap
+    from eplb.agent.wire import LayerChange, Offer
+
+SHARE_SUM_TOLERANCE = 1e-6
+
+
+def offer_digest(raw: bytes) -> int:
+    """Identity of an offer's bytes, signed 64-bit, never 0."""
+    return signed_word(int.from_bytes(blake2b(raw, digest_size=8).digest(), "little") or 1)
+
+
+def check_offer(facts: PoolFacts, live: LiveMap, offer: Offer, term_seen: int) -> Refusal | None:
+    """The first reason against an offer, or None: pool, term, then each layer's shape, ids, coverage, base and target."""
+    if offer.pool != facts.pool:
+        return Refusal(
+            Code.POOL_DIFFERS, f"offer is for pool {offer.pool!r}, this rank serves {facts.pool!r}"
+        )
+    refusal = _check_fields(offer)
+    if refusal is not None:
+        return refusal
+    if offer.term < term_seen:
+        return Refusal(Code.OLD_TERM, f"offer has term {offer.term}, this rank has seen {term_seen}")
+    layers = [change.layer for change in offer.changes]
+    if len(set(layers)) != len(layers) or not all(_is_int(x) and 0 <= x < facts.layers for x in layers):
+        return Refusal(
+            Code.SHAPE, f"offer names layers {layers[:8]}, this pool has 0..{facts.layers - 1}, each once"
+        )
+    for change in offer.changes:
+        refusal = check_row(facts, change) or _check_base(facts, live, change)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def already_live(facts: PoolFacts, live: LiveMap, offer: Offer) -> bool:
+    """True when the live map serves all that an offer asks for, shares included."""
+    return offer.pool == facts.pool and all(
+        0 <= change.layer < facts.layers
+        and int(live.digests[change.layer]) == change.target_digest
+        and tuple(live.rows[change.layer].tolist()) == change.target
+        and live.has_shares(change.layer, change.shares)
+        for change in offer.changes
+    )
+
+
+def check_row(facts: PoolFacts, change: LayerChange) -> Refusal | None:
+    """The first reason against a target row itself: slot count, ids, coverage of all experts, twins on a rank, shares."""
+    where, target = f"layer {change.layer}", change.target
+    if len(target) != facts.slots:
+        return Refusal(Code.SHAPE, f"{where}: target has {len(target)} slots, this pool has {facts.slots}")
+    for slot, expert in enumerate(target):
+        if not _is_int(expert) or not -1 <= expert < facts.experts:
+            return Refusal(
+                Code.ID_RANGE, f"{where} slot {slot}: expert {expert}, ids are 0..{facts.experts - 1} or -1"
+            )
+    missing = set(range(facts.experts)).difference(target)
+    if missing:
+        return Refusal(
+            Code.NO_COVERAGE, f"{where}: expert {min(missing)} would have no slot ({len(missing)} in all)"
+        )
+    for rank in range(facts.ranks):
+        held = [x for x in target[rank * facts.slots_per_rank : (rank + 1) * facts.slots_per_rank] if x >= 0]
+        if len(set(held)) != len(held):
+            twin = next(x for x in held if held.count(x) > 1)
+            return Refusal(Code.TWIN, f"{where} rank {rank}: expert {twin} would stand there twice")
+    return _check_shares(where, target, change.shares)
+
+
+def _check_fields(offer: Offer) -> Refusal | None:
+    numbers = (offer.term, offer.wave, offer.waves, offer.map_version)
+    sound = (
+        all(_is_int(x) and 0 <= x < 1 << 62 for x in numbers)
+        and isinstance(offer.plan_id, str)
+        and isinstance(offer.expires_after_s, int | float)
+        and math.isfinite(offer.expires_after_s)
+        and offer.expires_after_s > 0
+        and offer.wave < offer.waves
+        and len(offer.changes) > 0
+    )
+    if sound:
+        return None
+    return Refusal(
+        Code.DAMAGED_OFFER, "term, wave, map_version, expiry or the list of layers is missing or out of range"
+    )
+
+
+def _check_base(facts: PoolFacts, live: LiveMap, change: LayerChange) -> Refusal | None:
+    where, served = f"layer {change.layer}", int(live.digests[change.layer])
+    if change.base_digest != served:
+        return Refusal(
+            Code.BASE_DIFFERS,
+            f"{where}: serves map {served:016x}, the offer is for {change.base_digest:016x}",
+        )
+    row = np.array(change.target, dtype=np.int32)
+    if change.target_digest != layer_map_digest(facts.model_layers[change.layer], row):
+        return Refusal(
+            Code.TARGET_DIGEST, f"{where}: the target row does not have the digest that the offer names"
+        )
+    return None
+
+
+def _check_shares(where: str, target: Sequence[int], shares: Sequence[float] | None) -> Refusal | None:
+    if shares is None:
+        return None
+    if len(shares) != len(target):
+        return Refusal(Code.SHARES, f"{where}: {len(shares)} shares for {len(target)} slots")
+    total: dict[int, float] = {}
+    for slot, (expert, share) in enumerate(zip(target, shares, strict=True)):
+        if not math.isfinite(share) or share < 0 or (expert < 0 and share > 0):
+            return Refusal(Code.SHARES, f"{where} slot {slot}: share {share} of expert {expert}")
+        total[expert] = total.get(expert, 0.0) + share
+    for expert, whole in total.items():
+        if expert >= 0 and abs(whole - 1.0) > SHARE_SUM_TOLERANCE:
+            return Refusal(Code.SHARES, f"{where} expert {expert}: shares add up to {whole:.6f}, not to 1")
+    return None
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

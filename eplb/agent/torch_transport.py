@@ -1,0 +1,86 @@
+"""A ``Transport`` through host memory on a gloo process group of its own; imported by engines only."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+import torch.distributed as dist
+
+from eplb.agent.torch_group import TorchGroup
+from eplb.errors import TransferError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from eplb.agent.transport import Parcel
+
+
+class TorchTransport:
+    """Point-to-point over gloo; one round waits at most ``timeout_s`` seconds for each message.
+
+    ``process_group`` must serve nothing else, because a background thread uses it while the engine serves. Its own time
+    limit should be some times ``timeout_s``, so that a rank whose round failed can still tell the others.
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup, timeout_s: float = 20.0) -> None:
+        self._process_group = process_group
+        self._group = TorchGroup(process_group)
+        self._timeout_s = timeout_s
+        self._abandoned: list[object] = []
+        self._global = [dist.get_global_rank(process_group, rank) for rank in range(self._group.size)]
+
+    @classmethod
+    def create(cls, ranks: list[int] | None = None, timeout_s: float = 20.0) -> Self:
+        """A new gloo group of these global ranks (None = all); every process of the job calls it."""
+        group = dist.new_group(ranks, timeout=timedelta(seconds=3 * timeout_s), backend="gloo")
+        return cls(group, timeout_s)
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank within the group."""
+        return self._group.rank
+
+    @property
+    def size(self) -> int:
+        """Ranks in the group."""
+        return self._group.size
+
+    def exchange(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
+        """Do one round.
+
+        Raises:
+            TransferError: a message did not pass in time, or the group is broken by an earlier failure.
+        """
+        if self._abandoned:
+            raise TransferError(
+                "the transfer group is broken by an earlier failure; start the ranks again to move experts"
+            )
+        work = [
+            (peer, dist.irecv(torch.from_numpy(out), self._global[peer], self._process_group, tag))
+            for peer, tag, out in receives
+            if out.size
+        ]
+        work += [
+            (peer, dist.isend(torch.from_numpy(data), self._global[peer], self._process_group, tag))
+            for peer, tag, data in sends
+            if data.size
+        ]
+        for peer, handle in work:
+            if handle is None:
+                raise TransferError(f"rank {self.rank}: not a member of the transfer group")
+            try:
+                handle.wait(timedelta(seconds=self._timeout_s))
+            except RuntimeError as error:
+                # Bytes may still come into these buffers, so they must outlive the failure; gloo has closed the group.
+                self._abandoned = [work, sends, receives]
+                raise TransferError(
+                    f"rank {self.rank}: exchange with rank {peer} failed: {error!s:.120}"
+                ) from error
+
+    def gather(self, array: NDArray[Any]) -> NDArray[Any]:
+        """All ranks' arrays, [size, ...]."""
+        return self._group.gather(array)

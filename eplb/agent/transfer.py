@@ -1,0 +1,89 @@
+"""Bring one wave's arrivals into staging in a background thread while the engine serves on."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from eplb.agent.refusal import Code, Refusal, Refusals, decode_refusals, encode_refusal
+from eplb.agent.rounds import Copy, contention_free_rounds
+
+if TYPE_CHECKING:
+    from eplb.agent.rounds import Copy
+    from eplb.agent.side import RankSide
+    from eplb.agent.staging import Staging
+    from eplb.agent.transport import Parcel
+
+_SERIAL_BITS, _INDEX_BITS = 10, 20
+"""A tag holds the wave's serial, so that a parcel left over from a failed wave is not taken for one of this."""
+
+
+class Transfer:
+    """One wave on its way; ends with a gather of all ranks' results, so that each knows whether all are prepared."""
+
+    def __init__(self, side: RankSide, staging: Staging, copies: tuple[Copy, ...], serial: int) -> None:
+        self._side = side
+        self._staging = staging
+        self._copies = copies
+        self._serial = serial
+        self._done = threading.Event()
+        self._refusals: Refusals = ()
+        self._thread = threading.Thread(target=self._run, name="eplb-transfer", daemon=True)
+
+    def start(self) -> None:
+        """Begin in a background thread."""
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """True once all ranks' results are known here, or this rank gave up."""
+        return self._done.is_set()
+
+    @property
+    def refusals(self) -> Refusals:
+        """Who failed and why; empty = every rank is prepared. Only of use when ``done``."""
+        return self._refusals
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most ``timeout_s`` seconds; true when done."""
+        return self._done.wait(timeout_s)
+
+    def _run(self) -> None:
+        mine: Refusal | None = None
+        try:
+            mine = self._bring()
+            self._refusals = decode_refusals(self._side.transport.gather(encode_refusal(mine)))
+        except Exception as error:  # noqa: BLE001 - a thread inside an engine ends with a result, never with a traceback
+            own = mine or Refusal.of(Code.TRANSFER_FAILED, error)
+            self._refusals = ((self._side.transport.rank, str(own.code), own.sentence),)
+        finally:
+            self._done.set()
+
+    def _bring(self) -> Refusal | None:
+        try:
+            self._staging.fill_local()
+            for part in contention_free_rounds(self._side.facts, self._copies):
+                self._exchange(part)
+            return self._staging.check()
+        except Exception as error:  # noqa: BLE001 - the peers wait in the gather for this rank's result
+            return Refusal.of(Code.TRANSFER_FAILED, error)
+
+    def _exchange(self, part: tuple[Copy, ...]) -> None:
+        rank, width = self._side.transport.rank, self._side.facts.slots_per_rank
+        names = self._side.memory.names()
+        sends: list[Parcel] = []
+        receives: list[Parcel] = []
+        for copy in part:
+            source, destination = copy.source // width, copy.destination // width
+            if source == rank:
+                live = self._side.memory.tensors(copy.layer, copy.source)
+                sends += [(destination, self._tag(copy, i), live[name]) for i, name in enumerate(names)]
+            elif destination == rank:
+                buffers = self._staging.tensors(copy)
+                receives += [(source, self._tag(copy, i), buffers[name]) for i, name in enumerate(names)]
+        if sends or receives:
+            self._side.transport.exchange(sends, receives)
+
+    def _tag(self, copy: Copy, part: int) -> int:
+        index = copy.index * len(self._side.memory.names()) + part
+        return (self._serial % (1 << _SERIAL_BITS) << _INDEX_BITS) | index % (1 << _INDEX_BITS)

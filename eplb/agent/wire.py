@@ -1,0 +1,180 @@
+"""What daemon and ranks say to each other through the store: offers and live records, as JSON with a checksum.
+
+An offer carries one wave of a plan. A live record is what one rank reports that it serves. Both are refused as a whole
+when anything in them is damaged or out of range.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collectors.facts import PoolFacts
+from eplb.errors import OfferError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+OFFER_SCHEMA = "eplb.offer/1"
+LIVE_SCHEMA = "eplb.live/1"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChange:
+    """The new row of one layer.
+
+    ``layer`` position of the row; ``base_digest`` map digest that the layer must serve now; ``target_digest`` of the new
+    row; ``target`` logical ids by slot, -1 = empty; ``shares`` the part of its expert's tokens for each slot, or None.
+    """
+
+    layer: int
+    base_digest: int
+    target_digest: int
+    target: tuple[int, ...]
+    shares: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One wave of a plan, published under a term, good until ``expires_after_s`` after a rank first sees it.
+
+    ``map_version`` is the version that the pool serves once the *last* wave has switched.
+    """
+
+    pool: str
+    term: int
+    plan_id: str
+    wave: int
+    waves: int
+    map_version: int
+    expires_after_s: float
+    changes: tuple[LayerChange, ...]
+
+    @property
+    def key(self) -> str:
+        """Identity of the offer, for acks and logs; a new leader's offer of the same wave is another one."""
+        return f"{self.plan_id}/{self.wave}@{self.term}"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRecord:
+    """What one rank reports that it serves.
+
+    ``digests`` map digest by layer. ``state`` one of serving, staging, prepared, refused, switched, stuck. ``offer`` the key of
+    the offer the state speaks of, or "". ``refusals`` (rank, code, sentence) who refused and why: all of them from rank 0,
+    its own from a rank that is stuck, else none.
+    ``map_rows`` and ``shares_rows`` the whole live map, and ``facts`` the pool's shape, only from rank 0.
+    """
+
+    pool: str
+    rank: int
+    incarnation: int
+    run_id: int
+    term_seen: int
+    map_version: int
+    group_step: int
+    state: str
+    offer: str
+    digests: tuple[int, ...]
+    refusals: tuple[tuple[int, str, str], ...] = ()
+    map_rows: tuple[tuple[int, ...], ...] | None = None
+    shares_rows: tuple[tuple[float, ...], ...] | None = None
+    facts: PoolFacts | None = field(default=None)
+
+    def physical_to_logical(self) -> NDArray[np.int32] | None:
+        """The whole live map, int32 [layers, slots], if this record carries it."""
+        return None if self.map_rows is None else np.array(self.map_rows, dtype=np.int32)
+
+
+def seal(schema: str, body: dict[str, Any]) -> bytes:
+    """A record as JSON bytes with its schema and a checksum over the body."""
+    text = json.dumps(body, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    check = blake2b(text.encode(), digest_size=8).hexdigest()
+    return f'{{"schema":"{schema}","check":"{check}","body":{text}}}'.encode()
+
+
+def unseal(schema: str, raw: bytes) -> dict[str, Any]:
+    """The body of a sealed record.
+
+    Raises:
+        OfferError: the record is damaged or of another schema.
+    """
+    try:
+        outer = json.loads(raw)
+        body = dict(outer["body"])
+        text = json.dumps(body, separators=(",", ":"), sort_keys=True, allow_nan=False)
+        found, check = outer["schema"], outer["check"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise OfferError(f"{schema}: not a readable record ({error!s:.120}); it is ignored") from error
+    if found != schema:
+        raise OfferError(
+            f"schema is {found!r}, this version reads {schema!r}; run the same version on both sides"
+        )
+    if check != blake2b(text.encode(), digest_size=8).hexdigest():
+        raise OfferError(
+            f"{schema}: checksum does not match; the record was changed on its way and is ignored"
+        )
+    return body
+
+
+def encode_offer(offer: Offer) -> bytes:
+    """The offer as bytes for the store."""
+    return seal(OFFER_SCHEMA, asdict(offer))
+
+
+def decode_offer(raw: bytes) -> Offer:
+    """Read an offer.
+
+    Raises:
+        OfferError: the record is damaged, of another schema, or a field has the wrong type.
+    """
+    body = unseal(OFFER_SCHEMA, raw)
+    try:
+        changes = tuple(
+            LayerChange(
+                layer=int(change["layer"]),
+                base_digest=int(change["base_digest"]),
+                target_digest=int(change["target_digest"]),
+                target=tuple(int(x) for x in change["target"]),
+                shares=None if change["shares"] is None else tuple(float(x) for x in change["shares"]),
+            )
+            for change in body.pop("changes")
+        )
+        return Offer(changes=changes, **body)
+    except (TypeError, KeyError, ValueError) as error:
+        raise OfferError(f"offer: a field is missing or of the wrong type ({error!s:.120})") from error
+
+
+def encode_live(record: LiveRecord) -> bytes:
+    """The live record as bytes for the store."""
+    return seal(LIVE_SCHEMA, asdict(record))
+
+
+def decode_live(raw: bytes) -> LiveRecord:
+    """Read a live record.
+
+    Raises:
+        OfferError: the record is damaged, of another schema, or a field has the wrong type.
+    """
+    body = unseal(LIVE_SCHEMA, raw)
+    try:
+        facts = body.pop("facts")
+        if facts is not None:
+            facts = PoolFacts(**{**facts, "model_layers": tuple(facts["model_layers"])})
+        rows, shares = body.pop("map_rows"), body.pop("shares_rows")
+        return LiveRecord(
+            **{
+                **body,
+                "digests": tuple(int(x) for x in body["digests"]),
+                "refusals": tuple((int(r), str(c), str(s)) for r, c, s in body["refusals"]),
+            },
+            map_rows=None if rows is None else tuple(tuple(int(x) for x in row) for row in rows),
+            shares_rows=None if shares is None else tuple(tuple(float(x) for x in row) for row in shares),
+            facts=facts,
+        )
+    except (TypeError, KeyError, ValueError) as error:
+        raise OfferError(f"live record: a field is missing or of the wrong type ({error!s:.120})") from error

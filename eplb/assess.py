@@ -1,0 +1,153 @@
+"""From a view of the window to what the gate and the metrics need to know."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from eplb.noise import noise_floor
+from eplb.snapshot import PhaseReading
+from placement import LoadTrace, Placement, Topology, evaluate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from collectors.facts import PoolFacts
+    from eplb.window import WindowView
+
+TOP_RANKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What the gate knows about the window, restricted to slices served by the map that is live now.
+
+    ``excess`` and ``recoverable_excess``: means over slices and layers. ``recent_recoverable``: the *smallest* recoverable
+    excess, mean over layers, of the newest slices that the trigger looks at, so that all of them must exceed it.
+    ``ratio_by_layer``: float64 [layers], NaN = no load. ``facts_problem``: how the ranks' facts differ from the configuration.
+    """
+
+    ranks_expected: int
+    ranks_seen: int
+    missing_ranks: tuple[int, ...]
+    coverage: float
+    slices: int
+    tokens: int
+    misaligned_share: float
+    excess: float
+    recoverable_excess: float
+    recent_recoverable: float
+    ratio_by_layer: NDArray[np.float64]
+    facts_problem: str = ""
+
+
+def assess(
+    view: WindowView, facts: PoolFacts, *, live_digest: int, trigger_slices: int, facts_problem: str = ""
+) -> Assessment:
+    """What the gate is to know, from slices that were served by the live map alone.
+
+    ``live_digest`` 0 = unknown, then all slices count. Intervals carry no digest and always count.
+    """
+    keep = served_by(view, live_digest)
+    ratio = view.ratio[keep]
+    recoverable = ratio - 1.0 - _floor(view, facts)[keep]
+    recent = _mean_by_slice(recoverable)[-trigger_slices:]
+    return Assessment(
+        ranks_expected=view.ranks_expected,
+        ranks_seen=view.ranks_seen,
+        missing_ranks=view.stale_ranks,
+        coverage=view.coverage,
+        slices=int(keep.sum()),
+        tokens=int(view.batch_tokens[keep].sum()),
+        misaligned_share=view.misaligned_share,
+        excess=_mean(ratio) - 1.0,
+        recoverable_excess=_mean(recoverable),
+        recent_recoverable=float(recent.min()) if recent.size else math.nan,
+        ratio_by_layer=_mean_by_layer(ratio),
+        facts_problem=facts_problem,
+    )
+
+
+def read_phase(view: WindowView, facts: PoolFacts, phase: str, *, live_digest: int) -> PhaseReading:
+    """What metrics, API and table show about one phase; ratios are those of slices served by the live map."""
+    keep = served_by(view, live_digest)
+    ratio = view.ratio[keep]
+    floor = _floor(view, facts)[keep]
+    excess = _mean(ratio) - 1.0
+    load = view.rank_load / _positive(view.rank_load.mean(axis=1, keepdims=True))
+    by_node = view.rank_load.sum(axis=0).reshape(facts.nodes, -1) / max(view.slices, 1)
+    return PhaseReading(
+        phase=phase,
+        quality=view.quality,
+        slices=int(keep.sum()),
+        steps=view.steps,
+        tokens=view.total_tokens,
+        ratio_by_layer=_mean_by_layer(ratio),
+        excess=excess,
+        noise_floor=_mean(floor),
+        recoverable_excess=_mean(ratio - 1.0 - floor),
+        waste_share=_mean(1.0 - 1.0 / ratio),
+        node_max_tokens=by_node.max(axis=1),
+        node_mean_tokens=by_node.mean(axis=1),
+        top_ranks=_top_ranks(view.rank_load.sum(axis=0)),
+        layer_rank_load=load,
+        step_us=view.step_us,
+        moe_wait_us=view.moe_wait_us,
+        a2a_us=view.a2a_us,
+        expert_us=view.expert_us,
+        batch_tokens=float(view.batch_tokens.mean()) if view.slices else None,
+    )
+
+
+def served_by(view: WindowView, live_digest: int) -> NDArray[np.bool_]:
+    """Which slices the live map served: bool [slices]; all of them where no digest is known."""
+    if live_digest == 0:
+        return np.ones(view.slices, dtype=np.bool_)
+    return np.isin(view.live_digests, np.array([0, live_digest], dtype=np.uint64))
+
+
+def realised_gain(
+    view: WindowView, facts: PoolFacts, before: NDArray[np.int32], live_digest: int, dispatch: str
+) -> float:
+    """Mean ratio that the map before a plan would show on the slices since the switch, minus the measured one.
+
+    ``before``: int32 [layers, slots].
+    """
+    keep = view.live_digests == live_digest
+    topology = Topology.uniform(ranks=facts.ranks, nodes=facts.nodes, slots_per_rank=facts.slots_per_rank)
+    score = evaluate(Placement(before), LoadTrace(view.tokens[keep]), topology, dispatch=dispatch)
+    return _mean(score.ratio) - _mean(view.ratio[keep])
+
+
+def _floor(view: WindowView, facts: PoolFacts) -> NDArray[np.float64]:
+    per_rank = view.tokens.sum(axis=2) / facts.ranks
+    return noise_floor(per_rank, facts.ranks, facts.experts, facts.top_k)
+
+
+def _positive(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(values > 0.0, values, np.nan)
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def _mean_by_layer(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.array([_mean(column) for column in values.T], dtype=np.float64)
+
+
+def _mean_by_slice(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    means = np.array([_mean(row) for row in values], dtype=np.float64)
+    return means[np.isfinite(means)]
+
+
+def _top_ranks(load: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
+    mean = float(np.nanmean(load)) if np.isfinite(load).any() else 0.0
+    if mean <= 0.0:
+        return ()
+    order = np.argsort(-np.nan_to_num(load), kind="stable")[:TOP_RANKS]
+    return tuple((int(rank), float(load[rank] / mean)) for rank in order)

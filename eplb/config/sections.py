@@ -1,0 +1,178 @@
+"""Sections of the configuration that stand alone: one frozen model each, every default explained where it stands."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+STORE_SCHEMES = ("redis", "rediss", "unix")
+"""URL schemes of a store: TCP, TCP with TLS, unix socket."""
+
+_STORE_HINT = "use redis://host:6379/0, rediss://host:6379/0 (TLS) or unix:///path/to/redis.sock"
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, no unknown key, no NaN or infinity; numbers given as strings are parsed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def masked_url(url: str) -> str:
+    """The URL with its password replaced, fit for a message or a log."""
+    try:
+        parts = urlsplit(url)
+        password = parts.password
+    except ValueError:
+        return "(unreadable URL)"
+    if password is None:
+        return url
+    user_and_host = parts.netloc.rsplit("@", 1)
+    user = user_and_host[0].split(":", 1)[0]
+    return urlunsplit(parts._replace(netloc=f"{user}:***@{user_and_host[1]}"))
+
+
+def _check_store_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"the URL cannot be read ({error}); {_STORE_HINT}") from error
+    if parts.scheme not in STORE_SCHEMES:
+        found = f"scheme {parts.scheme!r}" if parts.scheme else "no scheme"
+        raise ValueError(f"{masked_url(url)!r} has {found}; {_STORE_HINT}")
+    if parts.scheme == "unix" and not parts.path:
+        raise ValueError(f"{masked_url(url)!r} names no socket; {_STORE_HINT}")
+    if parts.scheme != "unix" and (not parts.hostname or port == 0):
+        raise ValueError(f"{masked_url(url)!r} names no host and port; {_STORE_HINT}")
+    return url
+
+
+class StoreConfig(Section):
+    """Where frames, maps and the lease are kept: Redis >= 6.2 or Valkey by URL, or a private one on this host."""
+
+    url: Annotated[str, AfterValidator(_check_store_url)] | None = Field(default=None, repr=False)
+    """redis://host:6379/0, rediss://... (TLS) or unix:///path.sock; may hold user and password."""
+    embedded: bool = False
+    """Run a private Valkey on a unix socket that ends with the daemon; for one host only."""
+    timeout_s: float = Field(default=2.0, gt=0, le=60)
+    """Longest wait for one answer. 2 s is far above a healthy round trip (1 ms) and short enough to keep the lease."""
+    lease_ttl_s: float = Field(default=15.0, gt=0, le=600)
+    """A leader that stops renewing is replaced after this time. 15 s = three cycles of the default length."""
+
+    @model_validator(mode="after")
+    def _one_store(self) -> StoreConfig:
+        if self.embedded and self.url is not None:
+            raise ValueError("both url and embedded are given; keep one of them")
+        if not self.embedded and self.url is None:
+            raise ValueError(f"no store is given; set url ({_STORE_HINT}) or embedded: true")
+        return self
+
+
+class HttpConfig(Section):
+    """Where /metrics, /livez, /readyz and /state are served."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Only this host by default; 0.0.0.0 in a container."""
+    port: int = Field(default=8790, ge=0, le=65535)
+    """TCP port; 0 lets the system choose one, which is logged."""
+
+
+class LogConfig(Section):
+    """Structured log on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level that is written. info is one line a decision that changes something, not one a cycle."""
+    format: Literal["json", "console"] = "json"
+    """json = one object a line for a log collector; console = for a reader at a terminal."""
+
+
+class MetricsConfig(Section):
+    """What /metrics shows beyond the default series."""
+
+    layer_rank: bool = False
+    """Add one series per layer and rank (61 layers x 72 ranks = 4392); off, because it costs the scraper 40 times more."""
+
+
+class WindowConfig(Section):
+    """The sliding window over which load is measured."""
+
+    window_s: float = Field(default=60.0, gt=0, le=86_400)
+    """Length. 60 s holds enough steps to rise above noise and still follows a change of domain; smoothing over longer
+    spans costs more than it saves. Not longer than the ranks keep their frames (retention_s, 120 s by default)."""
+    max_slices: int = Field(default=256, ge=2, le=65_536)
+    """Most slices handed to the solver. More than 256 no longer improve a plan on load not yet seen."""
+    window_bytes: int = Field(default=256_000_000, ge=1_000_000)
+    """Most memory of the window; checked at start against ranks x frame x window."""
+
+
+class GateConfig(Section):
+    """When a better placement is worth acting on; the cheapest check comes first."""
+
+    mode: Literal["observe", "advise", "auto"] = "observe"
+    """observe = measure only; advise = propose without moving anything; auto = move. A fresh install moves nothing."""
+    cooldown_s: float = Field(default=300.0, ge=0)
+    """Rest after a plan has been applied. Minutes, so that the gain is measured before the next plan."""
+    coverage: float = Field(default=0.9, gt=0, le=1)
+    """Share of ranks that must have been seen in the window. Below it a missing rank looks like an idle one."""
+    min_slices: int = Field(default=20, ge=1)
+    """Slices a plan must rest on. With fewer, experts that peak together cannot be told from chance."""
+    min_tokens: int = Field(default=50_000, ge=0)
+    """Tokens the window must hold. 50 000 at top-8 are 400 000 choices, where noise falls below the trigger."""
+    trigger_excess: float = Field(default=0.10, ge=0)
+    """Mean recoverable excess (live ratio minus a balanced map's on the same steps) above which a plan is looked for."""
+    target_excess: float = Field(default=0.05, ge=0)
+    """Recoverable excess below which the pool counts as balanced; the dead band up to the trigger stops flapping."""
+    trigger_slices: int = Field(default=3, ge=1)
+    """Newest slices that must all be above the target too, so that a burst that is over triggers nothing."""
+    min_gain: float = Field(default=0.02, ge=0)
+    """Smallest drop of the ratio that a plan must promise. Below 0.02 a gain cannot be told from noise afterwards."""
+
+    @model_validator(mode="after")
+    def _dead_band(self) -> GateConfig:
+        if self.trigger_excess <= self.target_excess:
+            raise ValueError(
+                f"trigger_excess {self.trigger_excess:g} must be above target_excess {self.target_excess:g}; "
+                "raise the trigger or lower the target"
+            )
+        return self
+
+
+class SolverConfig(Section):
+    """How hard to look for a placement."""
+
+    effort: Literal["fast", "normal", "thorough"] = "normal"
+    """normal plans 58 layers x 256 experts well within the deadline on one core."""
+    seed: int = Field(default=0, ge=0)
+    """The same load and seed give the same plan on any machine."""
+    deadline_s: float = Field(default=30.0, gt=0)
+    """Time after which planning is given up with the decision planning_timeout."""
+    slack: float = Field(default=0.005, ge=0, lt=1)
+    """The plan with the fewest moves within this share of the best is taken: 0.5 % is less than a window's drift."""
+
+
+class MigrationConfig(Section):
+    """How a plan reaches the ranks."""
+
+    gate_steps: int = Field(default=20, ge=20)
+    """Group forwards between two headers of rank 0. 20 keeps the cost of the broadcast below 0.1 % of a step."""
+    offer_expires_s: float = Field(default=60.0, gt=0)
+    """Age at which ranks drop a prepared wave on which no vote was taken. One layer moves in seconds."""
+    staging_slots: int | None = Field(default=None, ge=1)
+    """Spare slots a rank has for a wave; empty = the arrivals of one whole layer."""
+    bytes_per_rank: int | None = Field(default=None, ge=1)
+    """Most bytes that one wave sends to one rank; empty = no limit but staging_slots."""
+
+
+class AlertConfig(Section):
+    """When the daemon logs imbalance_high: the same condition as EplbImbalanceHigh of configs/prometheus/rules.yml."""
+
+    recoverable_excess: float = Field(default=0.30, gt=0)
+    """Recoverable excess that is worth a person's look: at 0.30 nearly a quarter of the MoE time is spent waiting, and need not be."""
+    for_s: float = Field(default=600.0, ge=0)
+    """The condition must hold this long; ten minutes outlast a burst and one round of planning."""
+    keep_s: float = Field(default=300.0, ge=0)
+    """The alert stays this long after the condition has ended, so that it does not flap."""
+    stale_after_s: float = Field(default=30.0, gt=0)
+    """A rank without a frame for this long is stale: thirty times the default publishing interval."""

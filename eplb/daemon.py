@@ -1,0 +1,102 @@
+"""The daemon's process: pools served in turn, the HTTP side in a thread, an orderly end on SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from eplb.api import ApiServer, create_app
+from eplb.config import masked_url
+from eplb.errors import ConfigError
+from eplb.pool import Pool
+from eplb.store.embedded import EmbeddedStore
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from eplb.config import DaemonConfig, PoolConfig
+    from eplb.snapshot import PoolSnapshot
+
+LIVE_CYCLES = 3
+"""A loop that has not ended a cycle for this many cycles, and the longest wait for the store, is not alive."""
+
+
+class Daemon:
+    """Serve all pools of a configuration until :meth:`stop` or a signal."""
+
+    def __init__(self, config: DaemonConfig) -> None:
+        self._config = config
+        self._log = structlog.get_logger("eplb")
+        self._stop = threading.Event()
+        self._snapshots: tuple[PoolSnapshot, ...] = ()
+        self._ended_s = time.monotonic()
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+    def run(self) -> None:
+        """Serve until stopped; a store that is away is waited for, and no map changes meanwhile.
+
+        Raises:
+            ConfigError: the store's URL is malformed, a window does not fit, or the HTTP address is taken.
+        """
+        self._catch_signals()
+        with ExitStack() as stack:
+            url = self._store_url(stack)
+            pools = [self._open(stack, pool, url) for pool in self._config.pools]
+            server = stack.enter_context(self._server())
+            names = [pool.config.name for pool in pools]
+            self._log.info("serving", pools=names, http=server.url, store=masked_url(url))
+            while not self._stop.is_set():
+                started_s = time.monotonic()
+                self._snapshots = tuple(pool.cycle() for pool in pools)
+                self._ended_s = time.monotonic()
+                self._stop.wait(max(0.0, self._config.cycle_s - (self._ended_s - started_s)))
+            self._log.info("stopping")
+
+    def stop(self) -> None:
+        """End after the present cycle; may be called from any thread or signal."""
+        self._stop.set()
+
+    def snapshots(self) -> tuple[PoolSnapshot, ...]:
+        """The newest snapshot of every pool."""
+        return self._snapshots
+
+    def loop_age_s(self) -> float:
+        """Time since the loop last ended a cycle."""
+        return time.monotonic() - self._ended_s
+
+    def _open(self, stack: ExitStack, config: PoolConfig, url: str) -> Pool:
+        pool = Pool(config, self._config, url, self.owner, Path(self._config.advice_folder))
+        stack.callback(pool.close)
+        return pool
+
+    def _store_url(self, stack: ExitStack) -> str:
+        if self._config.store.embedded:
+            return stack.enter_context(EmbeddedStore()).url
+        if self._config.store.url is None:
+            raise ConfigError("no store is given; set store.url or store.embedded")
+        return self._config.store.url
+
+    def _server(self) -> ApiServer:
+        config = self._config
+        live_within_s = LIVE_CYCLES * config.cycle_s + 2.0 * config.store.timeout_s * len(config.pools)
+        app = create_app(
+            self.snapshots, self.loop_age_s, live_within_s=live_within_s, layer_rank=config.metrics.layer_rank
+        )
+        return ApiServer(app, config.http.host, config.http.port)
+
+    def _catch_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.stop()

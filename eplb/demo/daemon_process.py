@@ -1,0 +1,108 @@
+"""The real daemon, `eplb run`, as a process of its own that watches the demo's pool in mode auto."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, Self
+
+import yaml
+
+from eplb.demo.errors import DemoError
+from eplb.demo.setup import GATE_STEPS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from collectors.facts import PoolFacts
+
+STOP_S = 10.0
+STAGED_LAYERS = 3
+CYCLE_S, COOLDOWN_S, WINDOW_S, SLICES = 0.5, 5.0, 30.0, 100
+LONGEST_ERROR = 400
+
+
+def daemon_config(facts: PoolFacts, store_url: str, dispatch: str) -> dict[str, Any]:
+    """Settings for a run of minutes: what takes minutes in production takes seconds here, and one-step slices are kept."""
+    return {
+        "store": {"url": store_url},
+        "cycle_s": CYCLE_S,
+        "http": {"port": 0},
+        "pools": [
+            {
+                "name": facts.pool,
+                "topology": {
+                    "ranks": facts.ranks,
+                    "nodes": facts.nodes,
+                    "slots_per_rank": facts.slots_per_rank,
+                },
+                "model": {
+                    "experts": facts.experts,
+                    "top_k": facts.top_k,
+                    "moe_layers": list(facts.model_layers),
+                    "bytes_per_expert": facts.bytes_per_expert,
+                },
+                "kind": "received_slots",
+                "phases": ["decode"],
+                "dispatch": "weighted" if dispatch == "weighted" else "even",
+                "window": {"window_s": WINDOW_S, "max_slices": SLICES},
+                "gate": {"mode": "auto", "cooldown_s": COOLDOWN_S, "min_slices": 40, "min_tokens": 2000},
+                "migration": {
+                    "gate_steps": GATE_STEPS,
+                    "staging_slots": STAGED_LAYERS * facts.slots_per_rank,
+                },
+            }
+        ],
+    }
+
+
+class DaemonProcess:
+    """Starts the daemon on a generated configuration, and ends it with the context or with this process."""
+
+    def __init__(self, config: dict[str, Any], folder: Path) -> None:
+        self._config_path = folder / "daemon.yaml"
+        self._log_path = folder / "daemon.log"
+        self._config_path.write_text(yaml.safe_dump(config, sort_keys=False))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "eplb.cli.main", "run", "--config", str(self._config_path)]
+        # settings of a daemon that the user runs elsewhere must not reach this one
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("EPLB_")}
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "eplb.demo.leash", *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def check(self) -> None:
+        """Notice a daemon that ended by itself.
+
+        Raises:
+            DemoError: it did; the message carries the end of its log.
+        """
+        if self._process is None or self._process.poll() is None:
+            return
+        lines = self._log_path.read_text(errors="replace").strip().splitlines()
+        last = " / ".join(lines[-3:])[-LONGEST_ERROR:]
+        raise DemoError(
+            f"the daemon ended by itself with status {self._process.returncode}: {last or 'it said nothing'}"
+        )

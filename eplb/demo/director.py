@@ -1,0 +1,156 @@
+"""The course of the demo as a pure state machine: facts of a step in, commands out.
+
+    warm up -> start reading -> resume the daemon, wait for its placement -> placed reading -> change of domain, drain ->
+    shifted reading -> resume, wait -> replaced reading -> done
+
+The daemon is paused while a reading is taken, so that a reading belongs to one map.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from eplb.demo.errors import RunStalled
+
+
+class Stage(Enum):
+    """Where the run is, with the words that the table shows."""
+
+    WARM_UP = "warming up"
+    START = "reading 1 of 4: start map"
+    PLACING = "the daemon looks for a first placement"
+    PLACED = "reading 2 of 4: placed"
+    DRAINING = "change of domain: requests in flight run to their end"
+    SHIFTED = "reading 3 of 4: new domain, old placement"
+    REPLACING = "the daemon looks for a second placement"
+    REPLACED = "reading 4 of 4: placed again"
+    DONE = "done"
+
+
+_AFTER = dict(zip(list(Stage)[:-1], list(Stage)[1:], strict=True))
+READINGS = {
+    Stage.START: "start",
+    Stage.PLACED: "placed",
+    Stage.SHIFTED: "shifted",
+    Stage.REPLACED: "replaced",
+}
+_WAITS_FOR_MAP = (Stage.PLACING, Stage.REPLACING)
+
+
+class Command(Enum):
+    """What the caller has to do."""
+
+    PAUSE = "pause the daemon"
+    RESUME = "resume the daemon"
+    SHIFT = "take new requests from the second domain"
+    STOP = "end the run"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Steps of each part: ``reading_steps`` of a reading, ``settle_steps`` before it, ``wait_steps`` for a placement,
+    ``drain_steps`` for the requests of the first domain.
+    """
+
+    warm_up_steps: int = 40
+    settle_steps: int = 5
+    reading_steps: int = 60
+    wait_steps: int = 600
+    drain_steps: int = 600
+
+
+@dataclass(frozen=True, slots=True)
+class StepFact:
+    """What the director looks at: ``ratio`` mean over layers of max/mean tokens received per rank; ``map_version`` that all ranks have
+    reached; ``second_domain`` requests in flight that belong to the second domain, of ``requests``.
+    """
+
+    step: int
+    ratio: float
+    map_version: int
+    second_domain: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """State of the run.
+
+    ``since_step`` first step of the stage. ``base_version`` map version when the stage began. ``ratios`` of the reading under way.
+    ``readings`` finished ones by name: mean ratio. ``steps_read`` their lengths.
+    """
+
+    stage: Stage = Stage.WARM_UP
+    since_step: int = 0
+    base_version: int = 0
+    ratios: tuple[float, ...] = ()
+    readings: dict[str, float] = field(default_factory=dict)
+    steps_read: dict[str, int] = field(default_factory=dict)
+
+
+def advance(
+    state: Direction, fact: StepFact, limits: Limits, why: str = ""
+) -> tuple[Direction, tuple[Command, ...]]:
+    """The next state and what to do now; ``why`` is the daemon's last decision, for the error.
+
+    Raises:
+        RunStalled: a stage waited longer than its limit.
+    """
+    waited = fact.step - state.since_step
+    if state.stage is Stage.WARM_UP:
+        return _next(state, fact) if waited >= limits.warm_up_steps else (state, ())
+    if state.stage in READINGS:
+        return _read(state, fact, limits)
+    if state.stage in _WAITS_FOR_MAP:
+        if fact.map_version > state.base_version:
+            return _next(state, fact)
+        if waited >= limits.wait_steps:
+            raise RunStalled(
+                f"no new placement went live in {waited} steps while {state.stage.value}; the daemon's last decision: "
+                f"{why or 'none was seen'}"
+            )
+        return state, ()
+    if state.stage is Stage.DRAINING:
+        if fact.second_domain == fact.requests:
+            return _next(state, fact)
+        if waited >= limits.drain_steps:
+            left = fact.requests - fact.second_domain
+            raise RunStalled(
+                f"{left} requests of the first domain are still in flight {waited} steps after the change"
+            )
+    return state, ()
+
+
+def _read(state: Direction, fact: StepFact, limits: Limits) -> tuple[Direction, tuple[Command, ...]]:
+    """One step of a reading; a map that changes under it starts it again."""
+    if fact.map_version != state.base_version:
+        return replace(state, since_step=fact.step, base_version=fact.map_version, ratios=()), ()
+    if fact.step - state.since_step < limits.settle_steps:
+        return state, ()
+    ratios = (*state.ratios, fact.ratio)
+    if len(ratios) < limits.reading_steps:
+        return replace(state, ratios=ratios), ()
+    name = READINGS[state.stage]
+    done = replace(
+        state,
+        ratios=(),
+        readings={**state.readings, name: sum(ratios) / len(ratios)},
+        steps_read={**state.steps_read, name: len(ratios)},
+    )
+    return _next(done, fact)
+
+
+def _next(state: Direction, fact: StepFact) -> tuple[Direction, tuple[Command, ...]]:
+    """Enter the following stage, with what its beginning asks for."""
+    stage = _AFTER[state.stage]
+    entered = replace(state, stage=stage, since_step=fact.step + 1, base_version=fact.map_version, ratios=())
+    commands = {
+        Stage.PLACING: (Command.RESUME,),
+        Stage.PLACED: (Command.PAUSE,),
+        Stage.DRAINING: (Command.SHIFT,),
+        Stage.REPLACING: (Command.RESUME,),
+        Stage.REPLACED: (Command.PAUSE,),
+        Stage.DONE: (Command.STOP,),
+    }.get(stage, ())
+    return entered, commands

@@ -1,0 +1,168 @@
+"""What a run came to: the numbers as plain data, and a summary for a reader who knows none of this."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+PLACED_EXCESS_MAX, SHIFTED_EXCESS_MIN, REPLACED_EXCESS_MAX = 0.35, 1.8, 0.6
+"""Limits of the excesses: placed <= .35 x start; shifted >= 1.8 x placed; replaced <= .6 x shifted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The readings are means over steps and layers of max/mean tokens received per rank, by the runtime's counters at the destination.
+
+    ``finished`` all four readings were taken. ``fault`` word of a fault that was found, "" = none. ``steps_read`` steps of the readings.
+    ``waves`` switches of the group. ``tokens_sent``, ``tokens_combined``: (token, expert) contributions dispatched, and added back.
+    ``outputs_checked`` hidden states of a token after a layer, each compared with the reference. Times in milliseconds, the slowest
+    rank's. ``startup_s`` until the first step. ``decision`` the daemon's last one.
+    """
+
+    trace: str
+    domains: tuple[str, str]
+    layers: tuple[int, ...]
+    batch: int
+    ranks: int
+    nodes: int
+    slots_per_rank: int
+    experts: int
+    top_k: int
+    dispatch: str
+    store: str
+    seed: int
+    finished: bool
+    fault: str
+    ratio_start: float | None
+    ratio_placed: float | None
+    ratio_shifted: float | None
+    ratio_replaced: float | None
+    steps_read: dict[str, int]
+    map_version: int
+    waves: int
+    moves: int
+    moved_bytes: int
+    steps: int
+    tokens: int
+    tokens_sent: int
+    tokens_combined: int
+    outputs_checked: int
+    output_mismatches: int
+    worst_output_error: float
+    step_ms_median: float | None
+    step_ms_worst: float | None
+    dispatch_ms_median: float | None
+    expert_ms_median: float | None
+    combine_ms_median: float | None
+    wait_ms_median: float | None
+    startup_s: float
+    seconds: float
+    decision: str
+    rank_notes: dict[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for ``--json``, the limits' verdicts included."""
+        return {**asdict(self), "limits": limits(self)}
+
+
+def limits(report: Report) -> dict[str, bool] | None:
+    """Whether each limit on the readings is met; None when a reading is missing."""
+    ratios = (report.ratio_start, report.ratio_placed, report.ratio_shifted, report.ratio_replaced)
+    if any(ratio is None for ratio in ratios):
+        return None
+    start, placed, shifted, replaced = (float(ratio or 0) - 1 for ratio in ratios)
+    return {
+        "placed_at_most_0.35_start": placed <= PLACED_EXCESS_MAX * start,
+        "shifted_at_least_1.8_placed": shifted >= SHIFTED_EXCESS_MIN * placed,
+        "replaced_at_most_0.6_shifted": replaced <= REPLACED_EXCESS_MAX * shifted,
+    }
+
+
+def summary(report: Report) -> str:
+    """The run in words: what happened, the readings, what moved, what was checked, how long a step took."""
+    parts = [
+        _fault(report),
+        _what(report),
+        _readings(report),
+        _moves(report),
+        _checks(report),
+        _times(report),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _fault(report: Report) -> str:
+    if report.fault:
+        return f"A FAULT WAS FOUND ({report.fault}) and the run was stopped after {report.steps} steps."
+    return (
+        ""
+        if report.finished
+        else f"The run ended early, after {report.steps} steps; this is what it reached."
+    )
+
+
+def _what(report: Report) -> str:
+    first, second = report.domains
+    return (
+        f"{report.ranks} rank processes on {report.nodes} node(s) served {report.tokens:,} tokens of {report.batch} requests in flight "
+        f"through {len(report.layers)} MoE layers\n({report.experts} experts, top-{report.top_k}, {report.slots_per_rank} slots a rank; "
+        f"picks from {report.trace}, dispatch {report.dispatch}, store {report.store}, seed {report.seed}).\n"
+        f"Requests came from {first}, then from {second}. The daemon watched the ranks' counters and moved experts by itself."
+    )
+
+
+def _reading(words: str, name: str, ratio: float | None, report: Report) -> str:
+    if ratio is None:
+        return f"  {words:<52} not reached"
+    return f"  {words:<52} {ratio:5.3f}   {ratio - 1:6.1%}   ({report.steps_read.get(name, 0)} steps)"
+
+
+def _readings(report: Report) -> str:
+    first, second = report.domains
+    rows = [
+        (
+            "Imbalance ratio: load of the busiest rank / mean load, mean over steps and layers. 1.000 is perfect; what is above\n"
+            "is time that the other ranks wait in every MoE layer."
+        ),
+        f"  {'':<52} ratio   excess",
+        _reading(f"start map, {first}", "start", report.ratio_start, report),
+        _reading("after the daemon's first placement", "placed", report.ratio_placed, report),
+        _reading(f"same placement, now {second}", "shifted", report.ratio_shifted, report),
+        _reading("after the daemon's second placement", "replaced", report.ratio_replaced, report),
+    ]
+    verdicts = limits(report)
+    if verdicts is not None:
+        missed = [name.replace("_", " ") for name, met in verdicts.items() if not met]
+        rows.append(
+            f"  expected of the excess: {'all limits met' if not missed else 'NOT met: ' + ', '.join(missed)}"
+        )
+    return "\n".join(rows)
+
+
+def _moves(report: Report) -> str:
+    kept = "" if report.fault else "\nNo request was held back or dropped while they moved."
+    return (
+        f"Moved: {report.moves} expert copies, {report.moved_bytes / 1e6:.2f} MB, in {report.waves} wave(s) that all ranks switched together; "
+        f"map version {report.map_version}.{kept}"
+    )
+
+
+def _checks(report: Report) -> str:
+    same = report.tokens_sent == report.tokens_combined
+    equal, meaning = ("=", "no token lost an expert") if same else ("IS NOT", "a token lost an expert")
+    return (
+        f"Checked: contributions sent {report.tokens_sent:,} {equal} combined {report.tokens_combined:,}: {meaning}.\n"
+        f"Outputs compared with a single-process model without placement: {report.outputs_checked:,}, wrong: "
+        f"{report.output_mismatches:,} (largest error {report.worst_output_error:.1e})."
+    )
+
+
+def _times(report: Report) -> str:
+    if report.step_ms_median is None:
+        return ""
+    return (
+        f"Step time: median {report.step_ms_median:.1f} ms, worst {report.step_ms_worst:.1f} ms; of the median dispatch "
+        f"{report.dispatch_ms_median:.1f} ms, expert compute {report.expert_ms_median:.1f} ms, combine {report.combine_ms_median:.1f} ms "
+        f"(waiting in it {report.wait_ms_median:.1f} ms).\nTimes are those of all ranks sharing this machine's cores, not of GPUs. "
+        f"First step after {report.startup_s:.1f} s, {report.seconds:.0f} s in all."
+    )

@@ -1,0 +1,68 @@
+"""Errors that the daemon and the agent name.
+
+    EplbError
+    ├── ConfigError           a setting is unknown, out of range or contradicts another
+    ├── FileError             a trace or a map file cannot be used
+    ├── StoreError
+    │   ├── StoreUnavailable  the store does not answer
+    │   └── StoreFenced       a newer term exists: this process must not write
+    ├── WindowError           counts cannot be brought together
+    ├── PlanError
+    │   └── PlanStale         the live map is no longer the plan's base
+    └── MigrationError
+        ├── OfferError        an offer is damaged or does not fit this pool
+        └── TransferError     weights did not arrive as they were sent
+
+Each message says what, where, and what to do. The solver's own errors stand in ``placement.errors``, the collectors' in
+``collectors.errors``.
+"""
+
+from __future__ import annotations
+
+
+class EplbError(Exception):
+    """Base of every error of the daemon and the agent."""
+
+
+class ConfigError(EplbError):
+    """A setting is unknown, out of range or contradicts another."""
+
+
+class FileError(EplbError):
+    """A trace or a map file cannot be used."""
+
+
+class StoreError(EplbError):
+    """The store refused or failed."""
+
+
+class StoreUnavailable(StoreError):  # noqa: N818 - states read better than "UnavailableError"
+    """The store does not answer."""
+
+
+class StoreFenced(StoreError):  # noqa: N818
+    """A newer leadership term exists, so this process must not write."""
+
+
+class WindowError(EplbError):
+    """Counts cannot be brought together."""
+
+
+class PlanError(EplbError):
+    """A plan cannot be made or used."""
+
+
+class PlanStale(PlanError):  # noqa: N818
+    """The live map is no longer the plan's base."""
+
+
+class MigrationError(EplbError):
+    """Weights could not be moved."""
+
+
+class OfferError(MigrationError):
+    """An offer is damaged or does not fit this pool."""
+
+
+class TransferError(MigrationError):
+    """Weights did not arrive as they were sent."""

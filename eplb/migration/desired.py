@@ -1,0 +1,91 @@
+"""What the store asks for and what ranks report, as facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from eplb.agent.wire import LiveRecord, Offer, decode_live, decode_offer, encode_offer
+from eplb.errors import OfferError
+from eplb.migration.plan import Plan, decode_plan, encode_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The desired map as a plan, and the wave of it that is on offer.
+
+    ``map_version`` the version that the pool serves once the plan is live; ``offered_ms`` store time at which the offer was
+    written; ``damaged`` names of fields that could not be read and count as absent.
+    """
+
+    term: int = 0
+    map_version: int = 0
+    plan: Plan | None = None
+    offer: Offer | None = None
+    offered_ms: int = 0
+    damaged: tuple[str, ...] = ()
+
+    def fields(self) -> dict[str, bytes]:
+        """Fields for the store; the term is the fence and is given beside them."""
+        return {
+            "map_version": str(self.map_version).encode(),
+            "map": b"" if self.plan is None else encode_plan(self.plan),
+            "offer": b"" if self.offer is None else encode_offer(self.offer),
+            "offered_ms": str(self.offered_ms).encode(),
+        }
+
+
+def read_desired(fields: Mapping[str, bytes]) -> Desired:
+    """Read the fields of the desired hash; what is damaged is named and counts as absent."""
+    damaged: list[str] = []
+    return Desired(
+        term=_number(fields, "term", damaged),
+        map_version=_number(fields, "map_version", damaged),
+        plan=_record(fields, "map", decode_plan, damaged),
+        offer=_record(fields, "offer", decode_offer, damaged),
+        offered_ms=_number(fields, "offered_ms", damaged),
+        damaged=tuple(damaged),
+    )
+
+
+def read_records(raw: Mapping[int, bytes]) -> tuple[dict[int, LiveRecord], dict[int, str]]:
+    """Live records by rank, and why others could not be read."""
+    records: dict[int, LiveRecord] = {}
+    damaged: dict[int, str] = {}
+    for rank, data in raw.items():
+        try:
+            record = decode_live(data)
+        except OfferError as error:
+            damaged[rank] = str(error)
+            continue
+        if record.rank == rank:
+            records[rank] = record
+        else:
+            damaged[rank] = f"the record under rank {rank} says that it is rank {record.rank}'s"
+    return records, damaged
+
+
+def _number(fields: Mapping[str, bytes], name: str, damaged: list[str]) -> int:
+    try:
+        return int(fields.get(name) or 0)
+    except ValueError:
+        damaged.append(name)
+        return 0
+
+
+def _record(
+    fields: Mapping[str, bytes], name: str, decode: Callable[[bytes], T], damaged: list[str]
+) -> T | None:
+    raw = fields.get(name)
+    if not raw:
+        return None
+    try:
+        return decode(raw)
+    except OfferError:
+        damaged.append(name)
+        return None

@@ -1,0 +1,198 @@
+"""Solving outside the daemon's loop: one spawned process that is killed at its deadline."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placement import Limits, LoadTrace, Placement, Topology, evaluate, solve
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from numpy.typing import NDArray
+
+HELD_OUT_PARTS = 4
+"""One part in this many of the window, the newest, is kept from the solver and judges its plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """Everything the solver needs, as plain arrays.
+
+    ``tokens``: int64 [slices, layers, experts], oldest slice first. ``current``: int32 [layers, slots], the live map.
+    """
+
+    tokens: NDArray[np.int64]
+    current: NDArray[np.int32]
+    ranks: int
+    nodes: int
+    slots_per_rank: int
+    slack: float = 0.005
+    dispatch: str = "even"
+    effort: str = "normal"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """The solver's answer, judged on the slices that it did not see.
+
+    ``target``: int32 [layers, slots]. ``shares``: float64 [layers, slots]. Ratios are means of max/mean.
+    """
+
+    target: NDArray[np.int32]
+    shares: NDArray[np.float64]
+    moves: int
+    ratio_before: float
+    ratio_after: float
+    bound: float
+    slices_planned: int
+    slices_held_out: int
+    seconds: float
+    reasons: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFailure:
+    """Why there is no plan: ``planning_timeout`` or ``planning_failed``, and a sentence."""
+
+    code: str
+    sentence: str
+
+
+def make_plan(request: PlanRequest) -> PlanResult:
+    """Solve on the older slices and judge on the newest; with fewer than ``HELD_OUT_PARTS`` slices nothing can be held out.
+
+    Raises:
+        placement.PlacementError: the request is infeasible or its counts are refused.
+        ValueError: too few slices to hold any out.
+    """
+    slices = request.tokens.shape[0]
+    held_out = slices // HELD_OUT_PARTS
+    if held_out < 1:
+        raise ValueError(
+            f"{slices} slices: at least {HELD_OUT_PARTS} are needed to judge a plan on load it has not seen"
+        )
+    started_s = time.monotonic()
+    topology = Topology.uniform(
+        ranks=request.ranks, nodes=request.nodes, slots_per_rank=request.slots_per_rank
+    )
+    seen, unseen = LoadTrace(request.tokens[:-held_out]), LoadTrace(request.tokens[-held_out:])
+    current = Placement(request.current)
+    result = solve(
+        seen,
+        topology,
+        current=current,
+        limits=Limits(slack=request.slack),
+        dispatch=request.dispatch,
+        effort=request.effort,
+        seed=request.seed,
+    )
+    target = result.placement
+    shares = target.shares
+    if shares is None:
+        raise ValueError("the solver gave no shares")
+    return PlanResult(
+        target=np.asarray(target.physical_to_logical, dtype=np.int32),
+        shares=np.asarray(shares, dtype=np.float64),
+        moves=result.moves,
+        ratio_before=float(np.nanmean(evaluate(current, unseen, topology, dispatch=request.dispatch).ratio)),
+        ratio_after=float(np.nanmean(evaluate(target, unseen, topology, dispatch=request.dispatch).ratio)),
+        bound=float(result.bound),
+        slices_planned=slices - held_out,
+        slices_held_out=held_out,
+        seconds=time.monotonic() - started_s,
+        reasons=tuple((reason.code, reason.sentence) for reason in result.reasons),
+    )
+
+
+def _serve(pipe: Connection) -> None:
+    """Answer requests until the parent goes away."""
+    while True:
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer: PlanResult | PlanFailure = make_plan(request)
+        except Exception as error:  # noqa: BLE001 - whatever the solver does, the daemon must hear of it
+            answer = PlanFailure("planning_failed", f"the solver refused: {type(error).__name__}: {error}")
+        pipe.send(answer)
+
+
+class Planner:
+    """At most one solve at a time, in a process that is kept warm and killed when ``deadline_s`` has passed."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        self._started_s: float | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a solve is running."""
+        return self._started_s is not None
+
+    def start(self, request: PlanRequest) -> None:
+        """Hand the request to the process.
+
+        Raises:
+            RuntimeError: a solve is already running.
+        """
+        if self.busy:
+            raise RuntimeError("a plan is already being made")
+        self._ready_pipe().send(request)
+        self._started_s = time.monotonic()
+
+    def poll(self) -> PlanResult | PlanFailure | None:
+        """The answer when there is one; None while the solver works or nothing was asked."""
+        if self._started_s is None or self._pipe is None:
+            return None
+        waited_s = time.monotonic() - self._started_s
+        try:
+            if self._pipe.poll(0):
+                answer = self._pipe.recv()
+                self._started_s = None
+                return answer  # type: ignore[no-any-return]
+        except (EOFError, OSError):
+            code = self._process.exitcode if self._process is not None else None
+            self.close()
+            return PlanFailure(
+                "planning_failed", f"the solver's process died with exit code {code}; the map stays as it is"
+            )
+        if waited_s <= self.deadline_s:
+            return None
+        self.close()
+        return PlanFailure(
+            "planning_timeout",
+            f"no plan after {waited_s:.1f} s (deadline {self.deadline_s:g} s); the solver was stopped and the map stays",
+        )
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._started_s = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.join(timeout=5.0)
+            self._process.close()
+        if self._pipe is not None:
+            self._pipe.close()
+        self._process, self._pipe = None, None
+
+    def _ready_pipe(self) -> Connection:
+        if self._pipe is not None and self._process is not None and self._process.is_alive():
+            return self._pipe
+        self.close()
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), name="eplb-planner", daemon=True)
+        self._process.start()
+        theirs.close()
+        self._pipe = ours
+        return ours

@@ -1,0 +1,1 @@
+"""The store: Redis or Valkey by URL, or an embedded one."""

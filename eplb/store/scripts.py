@@ -1,0 +1,55 @@
+"""The Lua scripts of the store: each one is the only way to do what it does, and runs as one step.
+
+They use nothing beyond Redis 6.2, so that any Redis or Valkey runs them.
+"""
+
+from __future__ import annotations
+
+FENCED_WRITE = """
+local seen = tonumber(redis.call('HGET', KEYS[1], 'term') or '0')
+local term = tonumber(ARGV[1])
+if term >= 0 and term < seen then return seen end
+if term > seen then redis.call('HSET', KEYS[1], 'term', ARGV[1]) end
+local first = 2
+while first <= #ARGV do
+  local last = math.min(first + 999, #ARGV)
+  redis.call('HSET', KEYS[2], unpack(ARGV, first, last))
+  first = last + 1
+end
+return -1
+"""
+"""Write fields of a hash under a term.
+
+KEYS: 1 desired (its field ``term`` is the fence), 2 the hash to write. ARGV: 1 the writer's term, or -1 for an operator's
+switch that holds under any term; then field, value, field, value, …
+Returns -1 when written, or the newer term that refuses it.
+"""
+
+LEASE_ACQUIRE = """
+local held = redis.call('GET', KEYS[1])
+if held then
+  local mark = string.find(held, ':', 1, true)
+  if string.sub(held, mark + 1) ~= ARGV[1] then return 0 end
+end
+local seen = tonumber(redis.call('HGET', KEYS[2], 'term') or '0')
+local term = string.format('%d', math.max(seen, tonumber(ARGV[3])) + 1)
+redis.call('SET', KEYS[1], term .. ':' .. ARGV[1], 'PX', ARGV[2])
+redis.call('HSET', KEYS[2], 'term', term)
+return tonumber(term)
+"""
+"""Take the lease if nobody else holds it, and raise the fence at once.
+
+KEYS: 1 lease, 2 desired. ARGV: 1 owner, 2 time to live in ms, 3 floor of the term. Returns the new term, 0 = held by another.
+"""
+
+LEASE_RENEW = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+"""Prolong a lease that is still ours. KEYS: 1 lease. ARGV: 1 ``term:owner``, 2 time to live in ms. Returns 1, 0 = lost."""
+
+LEASE_RELEASE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])
+"""
+"""Give back a lease that is still ours. KEYS: 1 lease. ARGV: 1 ``term:owner``. Returns 1, 0 = it was not ours."""

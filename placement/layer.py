@@ -1,0 +1,116 @@
+"""One layer as the search sees it: scaled loads, live ranks and their slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placement.topology import Topology
+
+Row = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""Expert of every live slot of one layer, int64 [slots]; ``experts`` (one past the last) = empty slot."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """The load and the slots of one layer, without dead ranks.
+
+    ``loads``: float64 [slices, experts + 1], scaled so that a balanced rank of speed 1 costs 1.0 in every slice; the last
+    column is the load of an empty slot, 0. ``weights``: float64 [slices], summing to 1.
+    ``rank_of_slot``: int64 [slots]; ``first_slot``: int64 [ranks]; ``inverse_speed``: float64 [ranks].
+    """
+
+    loads: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    rank_of_slot: NDArray[np.int64]
+    first_slot: NDArray[np.int64]
+    inverse_speed: NDArray[np.float64]
+
+    @property
+    def experts(self) -> int:
+        """Number of logical experts, and the id that stands for an empty slot."""
+        return int(self.loads.shape[1]) - 1
+
+    @property
+    def ranks(self) -> int:
+        """Number of live ranks."""
+        return len(self.first_slot)
+
+    @property
+    def slots(self) -> int:
+        """Number of live slots."""
+        return len(self.rank_of_slot)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether any expert has load."""
+        return bool(self.loads.any())
+
+    def capacity(self) -> NDArray[np.int64]:
+        """Distinct experts that each rank can hold, int64 [ranks]."""
+        sizes = np.diff(np.append(self.first_slot, self.slots))
+        return np.minimum(sizes, self.experts)
+
+    def replicas(self, row: Row) -> NDArray[np.int64]:
+        """Copies of each expert, int64 [experts + 1]; an empty slot's entry is 1 so that it divides."""
+        counts = np.bincount(row, minlength=self.experts + 1)
+        counts[-1] = 1
+        return np.maximum(counts, 1)
+
+    def holds(self, row: Row) -> NDArray[np.bool_]:
+        """Which rank holds which expert, bool [experts + 1, ranks]; the row of empty slots is always False."""
+        has = np.zeros((self.experts + 1, self.ranks), dtype=bool)
+        has[row, self.rank_of_slot] = True
+        has[-1] = False
+        return has
+
+    def costs(self, row: Row) -> NDArray[np.float64]:
+        """Cost of every rank with copies sharing evenly, float64 [slices, ranks], 1.0 = perfect balance."""
+        unit = self.loads / self.replicas(row)
+        return np.add.reduceat(unit[:, row], self.first_slot, axis=1) * self.inverse_speed
+
+    def shared_value(self, row: Row, shares: NDArray[np.float64]) -> float:
+        """The objective of ``row`` when every slot gets ``shares`` (float64 [slots]) of its expert's tokens."""
+        slot_costs = self.loads[:, row] * shares
+        costs = np.add.reduceat(slot_costs, self.first_slot, axis=1) * self.inverse_speed
+        return ordered_sum(self.weights * costs.max(axis=1))
+
+    def value(self, row: Row) -> float:
+        """Weighted mean over slices of the costliest rank: the objective of this layer, 1.0 = perfect balance."""
+        return ordered_sum(self.weights * self.costs(row).max(axis=1))
+
+
+def ordered_sum(values: NDArray[np.float64]) -> float:
+    """Sum from the first to the last value, so that every machine rounds alike."""
+    return float(np.cumsum(values)[-1])
+
+
+def make_layer(
+    tokens: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    topology: Topology,
+    most_slices: int | None = None,
+) -> Layer:
+    """Scale one layer's tokens, int64 [slices, experts], over a topology without dead ranks.
+
+    Slices without load or without weight are left out; of more than ``most_slices`` an evenly spaced choice stays, because
+    averaging would hide which experts peak together. Without any load the layer has one slice of zeros.
+    """
+    total = tokens.sum(axis=1)
+    keep = np.flatnonzero((total > 0) & (weights > 0))
+    if most_slices is not None and len(keep) > most_slices:
+        keep = keep[np.arange(most_slices) * len(keep) // most_slices]
+    speed = topology.speed_of_rank()
+    loads = np.zeros((max(1, len(keep)), tokens.shape[1] + 1))
+    share = np.ones(1)
+    if len(keep):
+        loads[:, :-1] = tokens[keep] / total[keep, None] * ordered_sum(speed)
+        share = weights[keep] / ordered_sum(weights[keep])
+    rank_of_slot = topology.rank_of_slot()
+    first_slot = np.searchsorted(rank_of_slot, np.arange(topology.ranks))
+    return Layer(loads, share, rank_of_slot, first_slot, 1.0 / speed)

@@ -1,0 +1,163 @@
+"""Maps: which expert sits in which slot, and what is wrong with one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placement.errors import MapError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from placement.topology import Topology
+
+EMPTY = -1
+"""Value of a slot that holds no expert."""
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False)
+class Placement:
+    """Which logical expert every slot holds; any map that is seen in the field, valid or not.
+
+    ``physical_to_logical``: int32 [layers, slots], -1 = empty slot (read-only copy).
+    ``shares``: float64 [layers, slots] or None, part of its expert's tokens that a slot is to get.
+
+    Raises:
+        MapError: the ids are not whole numbers, not two-dimensional, or the shares have another shape.
+    """
+
+    physical_to_logical: NDArray[np.int32]
+    shares: NDArray[np.float64] | None
+
+    def __init__(self, physical_to_logical: ArrayLike, shares: ArrayLike | None = None) -> None:
+        ids = np.asarray(physical_to_logical)
+        if ids.ndim != 2 or 0 in ids.shape:
+            raise MapError(f"a map has shape {list(ids.shape)}, expected [layers, slots]")
+        if ids.dtype.kind not in "iu":
+            raise MapError(f"a map holds {ids.dtype}, expected whole numbers: cast it where it is read")
+        if ids.size and (int(ids.max()) > 2**31 - 1 or int(ids.min()) < -(2**31)):
+            raise MapError(f"a map holds ids from {ids.min()} to {ids.max()}, outside int32")
+        rows = np.array(ids, dtype=np.int32, order="C")
+        rows.setflags(write=False)
+        object.__setattr__(self, "physical_to_logical", rows)
+        object.__setattr__(self, "shares", None if shares is None else _checked_shares(shares, rows.shape))
+
+    @property
+    def layers(self) -> int:
+        """Number of MoE layers."""
+        return int(self.physical_to_logical.shape[0])
+
+    @property
+    def slots(self) -> int:
+        """Slots of one layer."""
+        return int(self.physical_to_logical.shape[1])
+
+    def replicas(self, experts: int) -> NDArray[np.int64]:
+        """Slots that hold each expert, int64 [layers, experts]; ids outside 0..experts-1 are not counted."""
+        rows = self.physical_to_logical
+        counts = np.zeros((self.layers, experts + 1), dtype=np.int64)
+        known = np.where((rows >= 0) & (rows < experts), rows, experts)
+        np.add.at(counts, (np.arange(self.layers)[:, None], known), 1)
+        return counts[:, :experts]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One rule that a map breaks.
+
+    ``code``: ``wrong_width``, ``unknown_expert``, ``missing_expert``, ``twin``, ``dead_rank`` or ``gap``.
+    ``layer``, ``rank``, ``slot``, ``expert``: the place, -1 where it does not apply.
+    """
+
+    code: str
+    layer: int
+    sentence: str
+    rank: int = -1
+    slot: int = -1
+    expert: int = -1
+
+
+def violations(placement: Placement, topology: Topology, experts: int | None = None) -> list[Violation]:
+    """List every rule that a map breaks, in the order of layers and slots.
+
+    ``experts``: number of logical experts; None = the highest id of the map + 1.
+    A gap is an empty slot of a live rank which some expert could fill without becoming a twin.
+    """
+    rows = placement.physical_to_logical
+    if placement.slots != topology.slots:
+        text = f"the map has {placement.slots} slots a layer, the topology {topology.slots}"
+        return [Violation("wrong_width", -1, text)]
+    count = int(rows.max()) + 1 if experts is None else experts
+    rank_of_slot = topology.rank_of_slot()
+    found: list[Violation] = []
+    for layer, row in enumerate(rows):
+        found.extend(_row_violations(layer, row, rank_of_slot, topology.dead, count))
+    return found
+
+
+def _row_violations(
+    layer: int, row: NDArray[np.int32], rank_of_slot: NDArray[np.int64], dead: frozenset[int], experts: int
+) -> list[Violation]:
+    found: list[Violation] = []
+    held: dict[int, set[int]] = {}
+    gaps: list[tuple[int, int]] = []
+    served: set[int] = set()
+    for slot, (expert, rank) in enumerate(zip(row.tolist(), rank_of_slot.tolist(), strict=True)):
+        at = f"layer {layer}, rank {rank}, slot {slot}"
+        if expert == EMPTY:
+            gaps.append((slot, rank))
+        elif not 0 <= expert < experts:
+            found.append(
+                Violation(
+                    "unknown_expert",
+                    layer,
+                    f"{at} holds expert {expert}, there are {experts}",
+                    rank,
+                    slot,
+                    expert,
+                )
+            )
+        elif rank in dead:
+            found.append(
+                Violation(
+                    "dead_rank", layer, f"{at} holds expert {expert} on a dead rank", rank, slot, expert
+                )
+            )
+        elif expert in held.setdefault(rank, set()):
+            found.append(
+                Violation(
+                    "twin", layer, f"{at} holds expert {expert} a second time on its rank", rank, slot, expert
+                )
+            )
+        else:
+            held[rank].add(expert)
+            served.add(expert)
+    for slot, rank in gaps:
+        if rank not in dead and len(held.get(rank, ())) < experts:
+            found.append(
+                Violation("gap", layer, f"layer {layer}, rank {rank}, slot {slot} is empty", rank, slot)
+            )
+    found.extend(
+        Violation(
+            "missing_expert",
+            layer,
+            f"layer {layer}: expert {expert} has no slot on a live rank",
+            expert=expert,
+        )
+        for expert in range(experts)
+        if expert not in served
+    )
+    return found
+
+
+def _checked_shares(shares: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    array = np.array(shares, dtype=np.float64, order="C")
+    if array.shape != shape:
+        raise MapError(f"shares have shape {list(array.shape)}, the map {list(shape)}")
+    if not np.isfinite(array).all() or (array < 0).any() or (array > 1).any():
+        raise MapError("shares must be finite and in 0..1")
+    array.setflags(write=False)
+    return array

@@ -1,0 +1,61 @@
+"""What a solve hands back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from placement.frontier import Frontier
+    from placement.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something was fixed, skipped, limited or cut short: a code and a sentence.
+
+    ``places``: (layer, expert) or (layer, slot) pairs, as the sentence says; may be empty.
+    """
+
+    code: str
+    sentence: str
+    places: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One map of the frontier: ``moves`` slots that receive an expert new to their rank, and the objective then.
+
+    ``bytes``: weights to move, None when ``limits.bytes_per_expert`` is unknown.
+    """
+
+    moves: int
+    bytes: int | None
+    objective: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """A placement with its price, its proof and its alternatives.
+
+    ``placement``: the chosen map, without violations, with shares 1 / copies.
+    ``frontier``: points in rising moves and falling objective; ``at(moves)`` gives the map of any of them.
+    ``objective``: mean over slices and layers of the costliest rank over the mean, of ``placement``; NaN without any load.
+    ``objective_start``: the same of ``current`` as it stands; None without a current map or when that serves not all experts.
+    ``bound``: no map of this topology has a lower objective. ``bound_reason``: why.
+    ``moves``: moves of ``placement`` (of a cold start: every filled slot).
+    """
+
+    placement: Placement
+    frontier: tuple[Point, ...]
+    bound: float
+    bound_reason: Reason
+    objective: float
+    objective_start: float | None
+    reasons: tuple[Reason, ...]
+    moves: int
+    paths: Frontier
+
+    def at(self, moves: int) -> Placement:
+        """The best map found within ``moves`` moves; with fewer than the repairs need, the repaired map."""
+        return self.paths.placement(self.paths.within(moves))

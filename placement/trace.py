@@ -1,0 +1,147 @@
+"""The load that a placement is solved for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placement.errors import TraceError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+MOST_TOKENS = 2**62
+"""Largest sum of one layer in one slice: sums of two still fit int64."""
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False)
+class LoadTrace:
+    """Tokens by slice, layer and expert; a slice is an interval of the window or one step.
+
+    ``tokens``: int64 [slices, layers, experts], tokens routed to each logical expert (read-only copy).
+    ``weights``: float64 [slices] >= 0 or None, how much each slice counts; None = all equal.
+    ``steps_per_slice``: int64 [slices] >= 1 or None, steps that each slice sums; None = unknown.
+
+    Raises:
+        TraceError: a count is negative, not finite, not whole or overflowing (names the place and the value),
+            or a shape does not fit.
+    """
+
+    tokens: NDArray[np.int64]
+    weights: NDArray[np.float64] | None
+    steps_per_slice: NDArray[np.int64] | None
+
+    def __init__(
+        self,
+        tokens: ArrayLike,
+        weights: ArrayLike | None = None,
+        steps_per_slice: ArrayLike | None = None,
+    ) -> None:
+        object.__setattr__(self, "tokens", _frozen(_checked_tokens(tokens)))
+        slices = self.tokens.shape[0]
+        object.__setattr__(
+            self, "weights", None if weights is None else _frozen(_checked_weights(weights, slices))
+        )
+        steps = None if steps_per_slice is None else _frozen(_checked_steps(steps_per_slice, slices))
+        object.__setattr__(self, "steps_per_slice", steps)
+
+    @property
+    def slices(self) -> int:
+        """Number of slices."""
+        return int(self.tokens.shape[0])
+
+    @property
+    def layers(self) -> int:
+        """Number of MoE layers."""
+        return int(self.tokens.shape[1])
+
+    @property
+    def experts(self) -> int:
+        """Number of logical experts in every layer."""
+        return int(self.tokens.shape[2])
+
+    def slice_weights(self) -> NDArray[np.float64]:
+        """Weight of every slice, float64 [slices], ones when none were given."""
+        return np.ones(self.slices) if self.weights is None else self.weights
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.setflags(write=False)
+    return array
+
+
+def _place(bad: NDArray[np.bool_]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+
+
+def _refuse(bad: NDArray[np.bool_], values: NDArray[Any], what: str) -> None:
+    if bad.any():
+        at = _place(bad)
+        slice_, layer, expert = at
+        raise TraceError(
+            f"tokens[slice {slice_}, layer {layer}, expert {expert}] is {values[at]}, {what}; "
+            f"{int(bad.sum())} such counts: drop or mend them where they are recorded"
+        )
+
+
+def _checked_tokens(tokens: ArrayLike) -> NDArray[np.int64]:
+    try:
+        raw = np.asarray(tokens)
+    except (ValueError, OverflowError) as error:
+        raise TraceError(f"tokens are not an array [slices, layers, experts]: {error}") from error
+    if raw.ndim != 3 or 0 in raw.shape:
+        raise TraceError(
+            f"tokens have shape {list(raw.shape)}, expected [slices, layers, experts] with at least 1 each"
+        )
+    if raw.dtype.kind == "O":
+        raw = _from_objects(raw)
+    if raw.dtype.kind not in "iuf":
+        raise TraceError(f"tokens have type {raw.dtype}, expected whole numbers")
+    if raw.dtype.kind == "f":
+        _refuse(~np.isfinite(raw), raw, "not a finite number")
+        _refuse(raw != np.floor(raw), raw, "not a whole number")
+    _refuse(raw < 0, raw, "below 0")
+    _refuse(raw > MOST_TOKENS, raw, f"above the limit of {MOST_TOKENS} tokens")
+    counts = np.array(raw, dtype=np.int64, order="C")
+    total = counts.sum(axis=2, dtype=np.float64)
+    if (total > MOST_TOKENS).any():
+        slice_, layer = _place(total > MOST_TOKENS)
+        raise TraceError(
+            f"tokens of slice {slice_}, layer {layer} sum to {total[slice_, layer]:.6g}, above the limit of {MOST_TOKENS}"
+        )
+    return counts
+
+
+def _from_objects(raw: NDArray[Any]) -> NDArray[Any]:
+    bad = np.array([not isinstance(v, int) or isinstance(v, bool) for v in raw.ravel()]).reshape(raw.shape)
+    _refuse(bad, raw, "not a whole number")
+    wide = np.array([abs(v) > MOST_TOKENS for v in raw.ravel()]).reshape(raw.shape)
+    _refuse(wide, raw, f"outside 0..{MOST_TOKENS}")
+    return raw.astype(np.int64)
+
+
+def _checked_weights(weights: ArrayLike, slices: int) -> NDArray[np.float64]:
+    array = np.array(weights, dtype=np.float64)
+    if array.shape != (slices,):
+        raise TraceError(f"weights have shape {list(array.shape)}, expected [{slices}]")
+    bad = ~np.isfinite(array) | (array < 0)
+    if bad.any():
+        (at,) = _place(bad)
+        raise TraceError(f"weights[slice {at}] is {array[at]}, must be finite and at least 0")
+    if not (array > 0).any():
+        raise TraceError("every slice has weight 0: at least one must count")
+    return array
+
+
+def _checked_steps(steps: ArrayLike, slices: int) -> NDArray[np.int64]:
+    array = np.array(steps)
+    if array.dtype.kind not in "iu" or array.shape != (slices,):
+        raise TraceError(
+            f"steps_per_slice is {array.dtype} {list(array.shape)}, expected whole numbers [{slices}]"
+        )
+    if (array < 1).any():
+        (at,) = _place(array < 1)
+        raise TraceError(f"steps_per_slice[slice {at}] is {array[at]}, must be at least 1")
+    return array.astype(np.int64)

@@ -1,0 +1,148 @@
+"""Digests of weights: every byte of every tensor counts, and so does its place."""
+
+import threading
+
+import numpy as np
+import pytest
+from agent_crew import FACTS, NAMES, CrewMemory, ProbedMemory, start_map
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eplb.agent.digests import DigestTable, expert_digest, tensor_checksum
+from eplb.agent.group import ThreadGroup
+from eplb.agent.memory import check_memory
+from eplb.errors import MigrationError
+
+raw_bytes = st.binary(min_size=1, max_size=200)
+
+
+def as_array(raw: bytes) -> np.ndarray:
+    return np.frombuffer(raw, dtype=np.uint8)
+
+
+@given(raw_bytes, st.data())
+def test_any_changed_byte_changes_the_checksum(raw, data):
+    place = data.draw(st.integers(min_value=0, max_value=len(raw) - 1))
+    changed = bytearray(raw)
+    changed[place] ^= data.draw(st.integers(min_value=1, max_value=255))
+    assert tensor_checksum(as_array(raw)) != tensor_checksum(as_array(bytes(changed)))
+
+
+@given(raw_bytes)
+def test_the_checksum_is_the_weighted_sum_of_words_for_any_length(raw):
+    padded = raw + b"\0" * (-len(raw) % 8)
+    whole = len(raw) // 8
+    ones = [
+        tensor_checksum(as_array(bytes(8 * i) + b"\1" + bytes(7) + bytes(8 * (whole - i - 1))))
+        for i in range(whole)
+    ]
+    words = [int.from_bytes(padded[8 * i : 8 * i + 8], "little") for i in range(whole)]
+    tail = tensor_checksum(as_array(bytes(8 * whole) + raw[8 * whole :]))
+    assert tensor_checksum(as_array(raw)) == (sum(w * m for w, m in zip(words, ones, strict=True)) + tail) % (
+        1 << 64
+    )
+
+
+@pytest.mark.parametrize("size", [8 * 32768 - 1, 8 * 32768, 8 * 32768 + 1, 3 * 8 * 32768 + 24])
+def test_words_that_change_places_across_chunks_change_the_checksum(size):
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    swapped = data.copy()
+    last = (size // 8 - 1) * 8
+    swapped[:8], swapped[last : last + 8] = data[last : last + 8], data[:8]
+    assert tensor_checksum(data) != tensor_checksum(swapped)
+
+
+def test_a_byte_moved_from_one_tensor_to_the_next_changes_the_digest():
+    one = {"a": as_array(b"\1\2"), "b": as_array(b"\3")}
+    other = {"a": as_array(b"\1"), "b": as_array(b"\2\3")}
+    assert expert_digest(("a", "b"), one) != expert_digest(("a", "b"), other)
+    assert expert_digest(("a", "b"), one) != expert_digest(("b", "a"), one)
+
+
+def test_MIG_07_bytes_of_an_exponent_type_are_taken_as_they_are():  # noqa: N802 - the case's id
+    """The digest of 2^-7, 2^0, 2^3 as float8_e8m0fnu is that of the bytes 120, 127, 130; a cast value is another."""
+    scales = {"s": np.array([120, 127, 130], dtype=np.uint8)}
+    cast = {"s": np.array([0, 1, 8], dtype=np.uint8)}
+    assert expert_digest(("s",), scales) != expert_digest(("s",), cast)
+
+
+def build_everywhere(memories, rows):
+    outcomes: list[object] = [None] * FACTS.ranks
+
+    def run(rank, group):
+        try:
+            outcomes[rank] = DigestTable.build(FACTS, group, memories[rank], rows)
+        except MigrationError as error:
+            outcomes[rank] = str(error)
+
+    threads = [threading.Thread(target=run, args=(g.rank, g)) for g in ThreadGroup.create(FACTS.ranks, 5.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+@pytest.mark.parametrize("memory_type", [CrewMemory, ProbedMemory])
+def test_all_ranks_build_the_same_table_and_every_slot_passes_it(memory_type):
+    rows = start_map()
+    memories = [memory_type(FACTS, rank, rows) for rank in range(FACTS.ranks)]
+    tables = build_everywhere(memories, rows)
+    assert all(np.array_equal(table.digests, tables[0].digests) for table in tables)
+    assert (tables[0].probes is None) == (memory_type is CrewMemory)
+    for slot in range(FACTS.slots):
+        memory = memories[slot // FACTS.slots_per_rank]
+        assert tables[0].check(memory, 1, int(rows[1, slot]), memory.tensors(1, slot)) is None
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.sampled_from(NAMES), st.integers(min_value=0, max_value=FACTS.layers - 1))
+def test_replicas_with_different_bytes_in_any_tensor_stop_the_start_on_all_ranks(name, layer):
+    rows = start_map()
+    memories = [CrewMemory(FACTS, rank, rows) for rank in range(FACTS.ranks)]
+    memories[3].tensors(layer, 9)[name][0] ^= 1  # slot 9 is the second copy of expert 1
+    outcomes = build_everywhere(memories, rows)
+    assert (
+        outcomes
+        == [f"layer {layer} expert 1: slots 1 and 9 hold different weights; load the model again"] * 4
+    )
+
+
+def test_an_expert_without_a_slot_stops_the_start_on_all_ranks():
+    rows = start_map()
+    rows[1, 5] = -1
+    outcomes = build_everywhere([CrewMemory(FACTS, rank, rows) for rank in range(FACTS.ranks)], rows)
+    assert all("layer 1 expert 5: no slot holds it" in outcome for outcome in outcomes)
+
+
+def test_a_wrong_output_on_the_probe_vector_is_refused_though_the_bytes_are_right():
+    rows = start_map()
+    memories = [ProbedMemory(FACTS, rank, rows) for rank in range(FACTS.ranks)]
+    table = build_everywhere(memories, rows)[0]
+    memories[0].probe = lambda layer, tensors: np.array([1.0, 2.0, 3.0])
+    refusal = table.check(memories[0], 0, 0, memories[0].tensors(0, 0))
+    assert refusal is not None
+    assert refusal.code == "probe_differs"
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (lambda data: data.astype(np.float32), "without a cast"),
+        (lambda data: data[::2], "contiguous"),
+        (lambda data: data.reshape(1, -1), r"uint8 \[bytes\] view"),
+    ],
+)
+def test_MIG_06_07_tensors_that_cannot_travel_are_found_before_the_first_forward(broken, why):  # noqa: N802
+    memory = CrewMemory(FACTS, 1, start_map())
+    views = memory.tensors
+    memory.tensors = lambda layer, slot: {name: broken(data) for name, data in views(layer, slot).items()}
+    with pytest.raises(MigrationError, match=why):
+        check_memory(FACTS, 1, memory)
+
+
+def test_MIG_10_a_tensor_that_names_lists_and_tensors_does_not_give_is_named():  # noqa: N802
+    memory = CrewMemory(FACTS, 0, start_map())
+    memory.names = lambda: (*NAMES, "expert_mask")
+    with pytest.raises(MigrationError, match="expert_mask"):
+        check_memory(FACTS, 0, memory)

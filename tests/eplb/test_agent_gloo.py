@@ -1,0 +1,98 @@
+"""Four real processes move real bytes over gloo; one that refuses, or whose wire is cut, keeps all on the old map."""
+
+import multiprocessing
+import time
+
+import numpy as np
+import pytest
+from agent_crew import FACTS, NAMES, CrewMemory, expert_bytes, offer, rotated, start_map
+
+from collectors.digests import layer_map_digests
+from eplb.agent import Agent, LocalLink
+from eplb.agent.memory import own_slots
+from eplb.agent.wire import encode_offer
+
+BASE = start_map()
+TARGET = np.stack([rotated(row) for row in BASE])
+
+
+def serve(agent, pace, first, holds):
+    """Forwards of one rank until ``holds`` on all; returns how many switches this rank made."""
+    switches = 0
+    for step in range(first, first + 100_000):
+        switches += agent.before_forward(step) is not None
+        if step % 20 == 19:
+            if pace.min(int(holds())):
+                break
+            time.sleep(0.005)
+    return switches
+
+
+def weights_are_right(memory, rank, rows):
+    return all(
+        np.array_equal(memory.tensors(layer, slot)[name], expert_bytes(layer, int(rows[layer, slot]), name))
+        for layer in range(FACTS.layers)
+        for slot in own_slots(FACTS, rank)
+        for name in NAMES
+    )
+
+
+def cut(transport, sends, receives):
+    raise OSError("the wire is cut")
+
+
+def run_rank(rank, rendezvous, results):
+    import torch.distributed as dist
+
+    from eplb.agent.torch_group import TorchGroup
+    from eplb.agent.torch_transport import TorchTransport
+
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=FACTS.ranks)
+    gate, pace = TorchGroup.create(timeout_s=20.0), TorchGroup.create(timeout_s=30.0)
+    transport = TorchTransport.create(timeout_s=4.0)
+    memory, link = CrewMemory(FACTS, rank, BASE), LocalLink()
+    agent = Agent(FACTS, gate, transport, memory, BASE, run_id=rank, incarnation=rank, link=link)
+    link.offer(encode_offer(offer(FACTS, BASE, TARGET)), 1)
+    switches = serve(agent, pace, 0, lambda: agent.state in {"switched", "refused", "stuck"})
+    moved = (agent.state, switches, agent.layer_digests.tolist(), weights_are_right(memory, rank, TARGET))
+    if rank == 2:
+        agent.term_seen = 9
+    link.offer(encode_offer(offer(FACTS, TARGET, BASE, plan_id="p2", map_version=2)), 1)
+    switches = serve(agent, pace, 100_000, lambda: agent.state == "refused")
+    kept = (agent.state, switches, agent.layer_digests.tolist(), weights_are_right(memory, rank, TARGET))
+    refusals, agent.term_seen = agent.refusals, 9
+    if rank == 1:
+        transport.__class__ = type("CutTransport", (TorchTransport,), {"exchange": cut})
+    link.offer(encode_offer(offer(FACTS, TARGET, BASE, plan_id="p3", term=9, map_version=2)), 9)
+    switches = serve(
+        agent, pace, 200_000, lambda: agent.state == "refused" and agent._offer_key.startswith("p3")
+    )
+    cut_off = (agent.state, switches, agent.refusals[0][1], weights_are_right(memory, rank, TARGET))
+    results.put((rank, moved, kept, cut_off, agent.run_id, refusals))
+    agent.close()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_real_processes_switch_together_and_one_that_refuses_or_fails_holds_all(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed"])  # one import of torch for all four
+    results = context.Queue()
+    processes = [
+        context.Process(target=run_rank, args=(rank, str(tmp_path / "rendezvous"), results))
+        for rank in range(FACTS.ranks)
+    ]
+    for process in processes:
+        process.start()
+    answers = sorted(results.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join(timeout=30)
+    assert [process.exitcode for process in processes] == [0] * FACTS.ranks
+    wanted = layer_map_digests(FACTS.model_layers, TARGET).tolist()
+    for _, moved, kept, cut_off, run_id, refusals in answers:
+        assert moved == ("switched", 1, wanted, True)
+        assert kept == ("refused", 0, wanted, True)
+        assert cut_off == ("refused", 0, "transfer_failed", True)
+        assert run_id == 0
+        assert [(rank, code) for rank, code, _ in refusals] == [(2, "old_term")]

@@ -1,0 +1,117 @@
+"""Rules of the planner process."""
+
+import multiprocessing
+import time
+
+import numpy as np
+import pytest
+
+from eplb.planner import PlanFailure, Planner, PlanRequest, PlanResult, make_plan
+
+RANKS, SLOTS_PER_RANK, EXPERTS, LAYERS, SLICES = 4, 3, 8, 2, 16
+
+
+def request_of(slices=SLICES, **changes):
+    rng = np.random.default_rng(1)
+    tokens = rng.poisson(50, (slices, LAYERS, EXPERTS)).astype(np.int64)
+    tokens[:, :, :3] *= 6
+    current = np.tile(np.arange(RANKS * SLOTS_PER_RANK) % EXPERTS, (LAYERS, 1)).astype(np.int32)
+    facts = {
+        "tokens": tokens,
+        "current": current,
+        "ranks": RANKS,
+        "nodes": 2,
+        "slots_per_rank": SLOTS_PER_RANK,
+    }
+    return PlanRequest(**{**facts, **changes})
+
+
+def wait_for(planner, seconds=60.0):
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        answer = planner.poll()
+        if answer is not None:
+            return answer
+        time.sleep(0.02)
+    raise AssertionError("no answer")
+
+
+def test_plan_is_judged_on_slices_it_did_not_see():
+    """A quarter of the window, the newest, is held out; the plan is better there too."""
+    plan = make_plan(request_of())
+    assert (plan.slices_planned, plan.slices_held_out) == (12, 4)
+    assert plan.ratio_after < plan.ratio_before
+
+
+def test_unseen_slices_do_not_change_the_plan():
+    """Whatever the held-out slices hold, the target is the same."""
+    tokens = request_of().tokens.copy()
+    tokens[-4:] = tokens[-4:, :, ::-1]
+    assert np.array_equal(make_plan(request_of(tokens=tokens)).target, make_plan(request_of()).target)
+
+
+def test_too_few_slices_are_refused():
+    """With three slices nothing can be held out."""
+    with pytest.raises(ValueError, match="3 slices"):
+        make_plan(request_of(slices=3))
+
+
+@pytest.mark.slow
+def test_process_answers_and_is_reused():
+    """The process gives the same plan as the function and stays for the next request."""
+    planner = Planner(deadline_s=60.0)
+    try:
+        for _ in range(2):
+            planner.start(request_of())
+            answer = wait_for(planner)
+            assert isinstance(answer, PlanResult)
+            assert np.array_equal(answer.target, make_plan(request_of()).target)
+        assert not planner.busy
+    finally:
+        planner.close()
+
+
+@pytest.mark.slow
+def test_refused_input_comes_back_as_a_named_failure():
+    """The solver's refusal is told, and the process still serves afterwards."""
+    planner = Planner(deadline_s=60.0)
+    try:
+        planner.start(request_of(slots_per_rank=1))
+        answer = wait_for(planner)
+        assert isinstance(answer, PlanFailure)
+        assert answer.code == "planning_failed"
+        planner.start(request_of())
+        assert isinstance(wait_for(planner), PlanResult)
+    finally:
+        planner.close()
+
+
+@pytest.mark.slow
+def test_pln_13_deadline_kills_the_solve_and_the_next_one_works():
+    """PLN-13: a solve beyond its deadline is a failure event, its process is gone, and the next request is served."""
+    planner = Planner(deadline_s=0.0)
+    try:
+        planner.start(request_of())
+        answer = wait_for(planner)
+        assert isinstance(answer, PlanFailure)
+        assert answer.code == "planning_timeout"
+        assert not [p for p in multiprocessing.active_children() if p.name == "eplb-planner"]
+        planner.deadline_s = 60.0
+        planner.start(request_of())
+        assert isinstance(wait_for(planner), PlanResult)
+    finally:
+        planner.close()
+
+
+@pytest.mark.slow
+def test_a_dead_process_is_told():
+    """A solver killed from outside is a failure, not a wait for ever."""
+    planner = Planner(deadline_s=60.0)
+    try:
+        planner.start(request_of())
+        for process in multiprocessing.active_children():
+            process.kill()
+        answer = wait_for(planner)
+        assert isinstance(answer, (PlanFailure, PlanResult))
+    finally:
+        planner.close()

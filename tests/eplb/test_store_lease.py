@@ -1,0 +1,127 @@
+"""One leader a pool, terms that only grow, and no write by a leader whose time is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from collectors.keys import desired_key, lease_key
+from eplb.errors import ConfigError, StoreFenced
+from eplb.store.client import Store
+from eplb.store.lease import Lease
+
+pytestmark = pytest.mark.redis
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def store(store_url):
+    with Store(store_url, "p") as store:
+        yield store
+
+
+def lease(store, owner, clock=None, ttl_s=30.0):
+    return Lease(store, ttl_s, owner, clock=clock or Clock())
+
+
+def expire(store):
+    """The store lets the lease go, as it does when its time is over."""
+    store.redis.delete(lease_key("p"))
+
+
+def test_one_holds_it_and_the_other_waits(store):
+    """The second is told None, not an error."""
+    first, second = lease(store, "a"), lease(store, "b")
+    assert first.acquire() == 1
+    assert second.acquire() is None
+    assert second.term is None
+    first.release()
+    assert second.acquire() == 2
+
+
+def test_every_acquisition_has_a_higher_term_than_store_and_floor(store):
+    """Term = 1 + max(store, floor); an emptied store does not set it back."""
+    holder = lease(store, "a")
+    assert holder.acquire(floor=41) == 42
+    holder.release()
+    assert holder.acquire() == 43
+    holder.release()
+    store.redis.delete(desired_key("p"))
+    assert holder.acquire(floor=43) == 44
+
+
+def test_the_fence_rises_with_the_acquisition_itself(store):
+    """The old leader cannot write although the new one has not written yet."""
+    old, new = lease(store, "a"), lease(store, "b")
+    old_term = old.acquire()
+    expire(store)
+    new.acquire()
+    with pytest.raises(StoreFenced):
+        store.write_desired(old_term, {"map": b"old"})
+
+
+def test_a_lost_lease_is_not_prolonged(store):
+    """Renewing reports the loss and the term is gone."""
+    old, new = lease(store, "a"), lease(store, "b")
+    old.acquire()
+    expire(store)
+    new.acquire()
+    assert old.renew() is False
+    assert old.term is None
+    assert new.renew() is True
+
+
+def test_releasing_never_takes_the_lease_from_another(store):
+    """Compare and delete."""
+    old, new = lease(store, "a"), lease(store, "b")
+    old.acquire()
+    expire(store)
+    new.acquire()
+    old.release()
+    assert store.redis.get(lease_key("p")) == b"2:b"
+
+
+def test_the_holder_steps_down_by_its_own_clock_before_the_store_lets_go(store):
+    """At ttl minus margin it does not lead, though the store still has the lease."""
+    clock = Clock()
+    holder = lease(store, "a", clock, ttl_s=30.0)
+    holder.acquire()
+    clock.now_s += 22.0
+    assert holder.term == 1
+    clock.now_s += 1.0
+    assert holder.term is None
+    assert store.redis.exists(lease_key("p"))
+    assert holder.renew() is False
+
+
+def test_renewing_prolongs_store_and_clock(store):
+    """Both ends count anew."""
+    clock = Clock()
+    holder = lease(store, "a", clock, ttl_s=30.0)
+    holder.acquire()
+    store.redis.pexpire(lease_key("p"), 5_000)
+    clock.now_s += 20.0
+    assert holder.renew() is True
+    assert store.redis.pttl(lease_key("p")) > 20_000
+    clock.now_s += 20.0
+    assert holder.term == 1
+
+
+def test_an_owner_whose_answer_was_lost_can_acquire_again(store):
+    """The same owner is not locked out by its own lease; the term grows."""
+    holder = lease(store, "host:1:abc")
+    assert holder.acquire() == 1
+    assert lease(store, "host:1:abc").acquire() == 2
+
+
+@pytest.mark.parametrize(("margin_s", "owner"), [(0.0, "a"), (30.0, "a"), (5.0, "")])
+def test_a_lease_that_cannot_work_is_a_configuration_error(store, margin_s, owner):
+    """Margin inside the lease, owner not empty."""
+    with pytest.raises(ConfigError, match="lease"):
+        Lease(store, 30.0, owner, margin_s=margin_s)

@@ -1,0 +1,82 @@
+"""Inputs for the solver's rules, and an exact search for small ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import strategies as st
+
+from placement import LoadTrace, Topology
+from placement.layer import make_layer
+
+
+def one_slice(loads):
+    """A trace of one slice and one layer."""
+    return LoadTrace(np.array(loads, dtype=np.int64)[None, None, :])
+
+
+def best_max(loads, ranks, slots_per_rank):
+    """Lowest possible hottest rank of any map without twins that fills every slot, by trying all of them."""
+    experts = range(len(loads))
+    groups = list(itertools.combinations(experts, slots_per_rank))
+    best = np.inf
+    for map_ in itertools.combinations_with_replacement(groups, ranks):
+        counts = np.bincount(np.concatenate(map_), minlength=len(loads))
+        if counts.all():
+            best = min(best, max(sum(loads[e] / counts[e] for e in group) for group in map_))
+    return best
+
+
+@st.composite
+def pools(draw, most_ranks=6, most_slots=4):
+    """A topology, with dead ranks, uneven slots and speeds at times, and a number of experts that it holds."""
+    ranks = draw(st.integers(1, most_ranks))
+    slots = draw(st.lists(st.integers(1, most_slots), min_size=ranks, max_size=ranks))
+    if draw(st.booleans()):
+        slots = [slots[0]] * ranks
+    dead = draw(st.sets(st.integers(0, ranks - 1), max_size=ranks - 1))
+    speeds = tuple(draw(st.lists(st.sampled_from([0.5, 1.0, 1.25]), min_size=ranks, max_size=ranks)))
+    nodes = draw(st.integers(1, ranks))
+    node_of_rank = tuple(rank * nodes // ranks for rank in range(ranks))
+    topology = Topology(tuple(slots), node_of_rank, speeds if draw(st.booleans()) else (), frozenset(dead))
+    usable = sum(count for rank, count in enumerate(slots) if rank not in dead)
+    return topology, draw(st.integers(1, usable))
+
+
+@st.composite
+def problems(draw):
+    """A pool and a trace for it: zeros, one expert with all the load, and weights at times."""
+    topology, experts = draw(pools())
+    slices, layers = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    shape = st.sampled_from(["random", "zero", "one"])
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    tokens = np.zeros((slices, layers, experts), dtype=np.int64)
+    for layer in range(layers):
+        kind = draw(shape)
+        if kind == "random":
+            tokens[:, layer] = np.rint(rng.lognormal(2, 1.5, (slices, experts))).astype(np.int64)
+        elif kind == "one":
+            tokens[:, layer, rng.integers(experts)] = 100
+    weights = rng.integers(0, 3, slices).astype(float) if draw(st.booleans()) else None
+    if weights is not None and not weights.any():
+        weights[0] = 1.0
+    return topology, LoadTrace(tokens, weights=weights)
+
+
+@st.composite
+def problems_with_map(draw):
+    """A problem and a live map with twins, gaps, unknown ids and lost experts."""
+    topology, trace = draw(problems())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rows = np.tile(np.arange(topology.slots) % trace.experts, (trace.layers, 1))
+    if draw(st.booleans()):
+        rows = rng.integers(-1, trace.experts + draw(st.integers(0, 1)), rows.shape)
+    return topology, trace, rows
+
+
+def layer_of(loads, slots_of_rank, speeds=()):
+    """A layer over loads [slices, experts] whose ranks have the given slots."""
+    topology = Topology(tuple(slots_of_rank), (0,) * len(slots_of_rank), tuple(speeds))
+    tokens = np.atleast_2d(np.array(loads, dtype=np.int64))
+    return make_layer(tokens, np.ones(len(tokens)), topology)
