@@ -35,7 +35,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
-	$(PIP) "$(TORCH_SPEC)"
+	$(PIP) $(TORCH_SPEC)
 	touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.torch

@@ -9,7 +9,7 @@ The store is a process of its own (embedded Valkey, or ``--store``). The reader 
 feeds a window every ``--poll-s`` seconds. A cell is measured over whole publishing intervals, about ``--seconds`` and at
 least one, after each rank has published twice.
 
-``store MB`` is what 120 s of frames (the default retention) would hold: bytes/s x 120 s x measured memory per byte.
+``store MB`` is what the ranks would keep there (default retention): bytes/s x seconds x measured memory per byte.
 ``age`` is the time since the newest complete step was *served*, seen at every poll. CPU is in percent of one core.
 """
 
@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from collectors.digests import layer_map_digests
 from collectors.facts import Kind, Phase, PoolFacts
 from collectors.keys import load_key
-from collectors.publisher import Publisher
+from collectors.publisher import RETENTION_S, Publisher
 from collectors.recorder import Recorder
 from eplb.store.client import Store
 from eplb.store.embedded import EmbeddedStore
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 LAYERS, EXPERTS, TOP_K, SLOTS = 58, 256, 8, 288
 RANKS_PER_NODE = 8
-RETENTION_S = 120.0
 BANK_STEPS = 2
 OLD_PAIRS_PER_LAYER = 50_000_000
 STEPS_REMEMBERED = 1 << 16

@@ -31,6 +31,10 @@ LONGEST_BACKOFF_S = 30.0
 _STREAM_ID = b"-"
 
 
+RETENTION_S = 90.0
+"""How long the store keeps a frame: half as long again as the default window, and within its memory at full budget."""
+
+
 @dataclass(frozen=True, slots=True)
 class PublisherStats:
     """What the publisher did since it was made.
@@ -67,7 +71,7 @@ class Publisher:
         interval_s: float = 1.0,
         publish_bytes_per_s: float = 2_000_000,
         term: Callable[[], int] | None = None,
-        retention_s: float = 120.0,
+        retention_s: float = RETENTION_S,
     ) -> None:
         for name, value in (("interval_s", interval_s), ("retention_s", retention_s)):
             if not value > 0:
@@ -75,7 +79,14 @@ class Publisher:
         self._recorder = recorder
         self._client = _client(url)
         self._key = load_key(recorder.facts.pool, node)
-        self._budget = Budget(recorder.facts, recorder.kind, recorder.stride, interval_s, publish_bytes_per_s)
+        self._budget = Budget(
+            recorder.facts,
+            recorder.kind,
+            recorder.stride,
+            interval_s,
+            publish_bytes_per_s,
+            sample_capacity=recorder.sample_capacity,
+        )
         self._term = term
         self._term_seen = 0
         self._retention_ms = int(retention_s * 1000)

@@ -133,6 +133,11 @@ class Recorder:
         return self._registered
 
     @property
+    def sample_capacity(self) -> int:
+        """Most step samples held between two frames."""
+        return self._samples.capacity
+
+    @property
     def stride(self) -> int:
         """Steps between step samples."""
         return self._stride

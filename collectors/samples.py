@@ -15,11 +15,11 @@ class SampleRing:
     def __init__(self, capacity: int, counts_bytes: int, limit_bytes: int) -> None:
         self.lost = 0
         self._samples: deque[StepSample] = deque()
-        self._capacity = max(1, min(capacity, limit_bytes // max(1, counts_bytes)))
+        self.capacity = max(1, min(capacity, limit_bytes // max(1, counts_bytes)))
 
     def add(self, sample: StepSample) -> None:
         """Keep a sample; a full ring loses its oldest one."""
-        if len(self._samples) == self._capacity:
+        if len(self._samples) == self.capacity:
             self._samples.popleft()
             self.lost += 1
         self._samples.append(sample)

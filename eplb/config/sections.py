@@ -100,7 +100,7 @@ class WindowConfig(Section):
 
     window_s: float = Field(default=60.0, gt=0, le=86_400)
     """Length. 60 s holds enough steps to rise above noise and still follows a change of domain; smoothing over longer
-    spans costs more than it saves. Not longer than the ranks keep their frames (retention_s, 120 s by default)."""
+    spans costs more than it saves. Not longer than the ranks keep their frames (retention_s, 90 s by default)."""
     max_slices: int = Field(default=256, ge=2, le=65_536)
     """Most slices handed to the solver. More than 256 no longer improve a plan on load not yet seen."""
     window_bytes: int = Field(default=256_000_000, ge=1_000_000)

@@ -3,7 +3,8 @@
     warm up -> start reading -> resume the daemon, wait for its placement -> placed reading -> change of domain, drain ->
     shifted reading -> resume, wait -> replaced reading -> done
 
-The daemon is paused while a reading is taken, so that a reading belongs to one map.
+The daemon is paused while a reading is taken, so that a reading belongs to one map. While the solver works, steps are paced: ranks and
+solver share this machine's cores, and the sequences of the first domain must last until the plan is live.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Command(Enum):
 
     PAUSE = "pause the daemon"
     RESUME = "resume the daemon"
+    EASE = "pace the steps"
+    FULL = "serve at full speed"
     SHIFT = "take new requests from the second domain"
     STOP = "end the run"
 
@@ -63,7 +66,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class StepFact:
     """What the director looks at: ``ratio`` mean over layers of max/mean tokens received per rank; ``map_version`` that all ranks have
-    reached; ``second_domain`` requests in flight that belong to the second domain, of ``requests``.
+    reached; ``second_domain`` requests in flight that belong to the second domain, of ``requests``; ``planning`` the solver works.
     """
 
     step: int
@@ -71,6 +74,7 @@ class StepFact:
     map_version: int
     second_domain: int
     requests: int
+    planning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Direction:
     """State of the run.
 
     ``since_step`` first step of the stage. ``base_version`` map version when the stage began. ``ratios`` of the reading under way.
-    ``readings`` finished ones by name: mean ratio. ``steps_read`` their lengths.
+    ``readings`` finished ones by name: mean ratio. ``steps_read`` their lengths. ``eased`` steps are paced.
     """
 
     stage: Stage = Stage.WARM_UP
@@ -87,6 +91,7 @@ class Direction:
     ratios: tuple[float, ...] = ()
     readings: dict[str, float] = field(default_factory=dict)
     steps_read: dict[str, int] = field(default_factory=dict)
+    eased: bool = False
 
 
 def advance(
@@ -97,6 +102,16 @@ def advance(
     Raises:
         RunStalled: a stage waited longer than its limit.
     """
+    after, commands = _move_on(state, fact, limits, why)
+    ease = after.stage in _WAITS_FOR_MAP and fact.planning
+    if ease == after.eased:
+        return after, commands
+    return replace(after, eased=ease), (*commands, Command.EASE if ease else Command.FULL)
+
+
+def _move_on(
+    state: Direction, fact: StepFact, limits: Limits, why: str
+) -> tuple[Direction, tuple[Command, ...]]:
     waited = fact.step - state.since_step
     if state.stage is Stage.WARM_UP:
         return _next(state, fact) if waited >= limits.warm_up_steps else (state, ())

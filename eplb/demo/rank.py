@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from eplb.demo.runtime import ForwardResult
     from eplb.demo.setup import RankPlan
 
-CONTROL_STEPS = 8
+CONTROL_STEPS = 4
+EASED_PAUSE_S = 0.15
 GROUP_TIMEOUT_S = 60.0
 RANK_NICENESS = 5
 _PARENT_GONE = 3
@@ -52,6 +53,7 @@ class Orders:
     pipe: Connection
     stop: bool = False
     shift: bool = False
+    eased: bool = False
 
     def watch(self) -> None:
         """Take orders until the parent is gone, then end this process at once."""
@@ -60,6 +62,8 @@ class Orders:
                 order = self.pipe.recv()
                 self.stop = self.stop or order is Command.STOP
                 self.shift = self.shift or order is Command.SHIFT
+                if order in (Command.EASE, Command.FULL):
+                    self.eased = order is Command.EASE
         except (EOFError, OSError):
             os._exit(_PARENT_GONE)
 
@@ -76,7 +80,7 @@ class Rank:
     rows: NDArray[np.int32]
     live_digest: int
     shift_step: int = -1
-    switches: int = 0
+    eased: bool = False
     fault_done: bool = False
     received: NDArray[np.int64] = field(init=False)
 
@@ -104,14 +108,16 @@ class Rank:
             step += 1
 
     def _control(self, step: int) -> bool:
-        """Rank 0 tells the group every ``CONTROL_STEPS`` steps whether to stop and whether the domain changes."""
-        if step % CONTROL_STEPS:
-            return False
-        word = torch.tensor([self.orders.stop, self.orders.shift], dtype=torch.int64)
-        dist.broadcast(word, src=0)
-        stop, shift = (bool(x) for x in word.tolist())
-        if shift and self.shift_step < 0:
-            self.shift_step = step
+        """Rank 0 tells the group every ``CONTROL_STEPS`` steps whether to stop, to change the domain, to pace its steps."""
+        stop = False
+        if step % CONTROL_STEPS == 0:
+            word = torch.tensor([self.orders.stop, self.orders.shift, self.orders.eased], dtype=torch.int64)
+            dist.broadcast(word, src=0)
+            stop, shift, self.eased = (bool(x) for x in word.tolist())
+            if shift and self.shift_step < 0:
+                self.shift_step = step
+        if self.eased and not stop:
+            time.sleep(EASED_PAUSE_S)
         return stop
 
     def _gate(self, step: int) -> None:

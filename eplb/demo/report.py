@@ -163,6 +163,7 @@ def _times(report: Report) -> str:
     return (
         f"Step time: median {report.step_ms_median:.1f} ms, worst {report.step_ms_worst:.1f} ms; of the median dispatch "
         f"{report.dispatch_ms_median:.1f} ms, expert compute {report.expert_ms_median:.1f} ms, combine {report.combine_ms_median:.1f} ms "
-        f"(waiting in it {report.wait_ms_median:.1f} ms).\nTimes are those of all ranks sharing this machine's cores, not of GPUs. "
+        f"(waiting in it {report.wait_ms_median:.1f} ms).\nTimes are those of all ranks sharing this machine's cores, not of GPUs; pauses between steps "
+        f"while the solver worked are left out. "
         f"First step after {report.startup_s:.1f} s, {report.seconds:.0f} s in all."
     )

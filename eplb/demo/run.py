@@ -39,6 +39,7 @@ RECENT_STEPS = 20
 WAIT_S = 0.2
 SILENCE_S = 60.0
 DECISION_S = 0.5
+PLANNING = "planning:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ class DemoRun:
         self._checker = Checker(routing, Reference(self._facts.spec), self._facts.batch())
         self._ledger = MoveLedger(self._facts.facts, self._facts.start_map())
         self._assembly = Assembly(options.ranks)
-        self._direction, self._limits = Direction(), Limits()
+        # to show a fault, a short run up to the first switch is enough
+        self._direction, self._limits = Direction(), Limits(warm_up_steps=10) if options.fault else Limits()
         self._unchecked: list[GroupStep] = []
         self._recent: deque[GroupStep] = deque(maxlen=RECENT_STEPS)
         self._times = _Times()
@@ -206,6 +208,7 @@ class DemoRun:
             map_version=step.map_version,
             second_domain=self._second_domain,
             requests=REQUESTS,
+            planning=self._decision.startswith(PLANNING),
         )
         self._direction, commands = advance(self._direction, fact, self._limits, self._decision)
         for command in commands:

@@ -72,12 +72,15 @@ def _tokens(
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise FileError(f"{path}: a single array, expected an .npz archive")
-            return {name: archive[name] for name in archive.files if name in _KNOWN}
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            names = getattr(archive, "files", ())
+            arrays = {name: archive[name] for name in names if name in _KNOWN}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
         raise FileError(f"{path}: cannot be read as .npz: {error}") from error
+    if isinstance(archive, np.ndarray):
+        raise FileError(f"{path}: a single array, expected an .npz archive")
+    return arrays
 
 
 _KNOWN = ("counts", "picks", "offsets", "domain", "model_layer")

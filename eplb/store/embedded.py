@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,7 @@ class EmbeddedStore:
         if answer != "ready":
             reason = answer or _last_line(guard)
             self.stop()
+            shutil.rmtree(data_dir, ignore_errors=True)
             raise StoreUnavailable(
                 f"embedded store does not start: {reason}; install `eplb-daemon[daemon]`, or give the URL of a running Redis"
             )

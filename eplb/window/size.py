@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collectors.facts import Kind, PoolFacts
+from collectors.publisher import RETENTION_S
 from eplb.errors import ConfigError
 from eplb.window.intervals import INTERVALS
 from eplb.window.steps import MAX_OPEN_STEPS
@@ -25,7 +26,7 @@ class WindowSize:
     """Bytes that a window needs with one phase.
 
     ``ring_bytes`` step ring; ``interval_bytes`` sums by interval; ``totals_bytes`` last (and first) totals of every rank;
-    ``open_bytes`` steps that are being gathered, at most; ``store_bytes`` frames of one window in the store.
+    ``open_bytes`` steps that are being gathered, at most; ``store_bytes`` frames that ranks keep in the store.
     """
 
     ring_bytes: int
@@ -53,7 +54,7 @@ def window_size(
         interval_bytes=(INTERVALS + 1) * facts.layers * (facts.experts + facts.ranks) * _CELL_BYTES,
         totals_bytes=2 * facts.ranks * facts.layers * width * _CELL_BYTES,
         open_bytes=open_steps * facts.layers * step_width * _CELL_BYTES,
-        store_bytes=int(publish_bytes_per_s * window_s * STREAM_OVERHEAD),
+        store_bytes=int(publish_bytes_per_s * max(window_s, RETENTION_S) * STREAM_OVERHEAD),
     )
 
 
@@ -91,7 +92,7 @@ def check_size(
         )
     if size.store_bytes > window_bytes:
         raise ConfigError(
-            f"pool {facts.pool!r}: {window_s} s of frames at {publish_bytes_per_s} bytes/s need {size.store_bytes} bytes in the store, "
+            f"pool {facts.pool!r}: {max(window_s, RETENTION_S):g} s of frames at {publish_bytes_per_s} bytes/s need {size.store_bytes} bytes in the store, "
             f"window_bytes is {window_bytes}; lower window_s or publish_bytes_per_s, or raise window_bytes"
         )
     return size

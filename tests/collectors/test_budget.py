@@ -35,13 +35,22 @@ def test_a_small_frame_does_not_stretch_the_interval():
 )
 def test_the_stride_keeps_samples_within_their_share(kind, first, steps_per_s, bytes_per_s):
     """At the chosen stride, samples at one byte a count fit; half of it would not, or is below the first."""
-    budget = Budget(LARGE, kind, first, 1.0, bytes_per_s)
+    budget = Budget(LARGE, kind, first, 1.0, bytes_per_s, sample_capacity=1_000_000)
     budget.stride(0, 0.0)
     stride = budget.stride(int(steps_per_s * 100), 100.0)
     rate = int(steps_per_s * 100) / 100.0
     per_s = rate * (LARGE.layers * LARGE.width(kind) + 57)
     assert per_s / stride <= SAMPLE_SHARE * budget.bytes_per_s * (1 + 1e-9)
     assert stride == first or per_s / (stride / 2) > SAMPLE_SHARE * budget.bytes_per_s * (1 - 1e-9)
+
+
+@given(st.floats(0.5, 2_000.0), st.integers(1, 256), st.floats(0.1, 10.0))
+def test_the_stride_leaves_no_more_samples_than_a_recorder_holds(steps_per_s, capacity, interval_s):
+    """Between two frames there are fewer sampled steps than places, or ranks would each lose other ones."""
+    budget = Budget(pool(), Kind.RECEIVED_SLOTS, 1, interval_s, 1e12, sample_capacity=capacity)
+    budget.stride(0, 0.0)
+    stride = budget.stride(int(steps_per_s * 100), 100.0)
+    assert int(steps_per_s * 100) / 100.0 * interval_s / stride <= capacity
 
 
 def test_strides_are_the_first_one_times_a_power_of_two():

@@ -433,7 +433,9 @@ def test_a_rank_counts_steps_that_rank_0_numbers_otherwise():
 
 def test_the_real_recorder_counts_under_the_new_map_from_the_switch_on():
     crew = Crew()
-    recorders = [Recorder(FACTS, rank, Kind.RECEIVED_SLOTS, incarnation=rank + 1) for rank in range(FACTS.ranks)]
+    recorders = [
+        Recorder(FACTS, rank, Kind.RECEIVED_SLOTS, incarnation=rank + 1) for rank in range(FACTS.ranks)
+    ]
     for agent, recorder in zip(crew.agents, recorders, strict=True):
         recorder.register(agent.run_id, 0, agent.layer_digests)
         agent._recorder = recorder

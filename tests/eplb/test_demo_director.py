@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from eplb.demo.director import Command, Direction, Limits, Stage, StepFact, advance
@@ -74,3 +76,15 @@ def test_the_shifted_reading_waits_until_the_last_request_of_the_first_domain_is
     log, _ = drive({10: 1}, drained_at=22, steps=23)
     assert log[21][0] is Stage.DRAINING
     assert log[22][0] is Stage.SHIFTED
+
+
+def test_steps_are_paced_only_while_a_placement_is_awaited_and_the_solver_works():
+    """The solver gets the cores; a reading is never paced."""
+    waiting = Direction(stage=Stage.PLACING)
+    fact = StepFact(1, 2.0, 0, 0, 4, planning=True)
+    eased, commands = advance(waiting, fact, LIMITS)
+    assert commands == (Command.EASE,)
+    assert advance(eased, replace(fact, step=2), LIMITS)[1] == ()
+    assert advance(eased, replace(fact, step=2, planning=False), LIMITS)[1] == (Command.FULL,)
+    assert advance(eased, replace(fact, step=2, map_version=1), LIMITS)[1] == (Command.PAUSE, Command.FULL)
+    assert advance(Direction(stage=Stage.DRAINING), fact, LIMITS)[1] == ()

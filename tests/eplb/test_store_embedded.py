@@ -38,16 +38,18 @@ def test_it_serves_on_a_private_unix_socket_and_writes_nothing_to_disk():
     assert not socket.parent.exists()
 
 
-def test_it_serves_on_the_path_it_is_given_and_refuses_one_in_use():
+def test_it_serves_on_the_path_it_is_given_and_refuses_one_in_use(monkeypatch):
     """Ranks can be told the URL before the store runs, and two stores do not share a path."""
     with tempfile.TemporaryDirectory(prefix="eplb-") as folder:
         path = Path(folder) / "store.sock"
         with EmbeddedStore(socket_path=path) as store, redis.Redis.from_url(f"unix://{path}") as client:
             assert store.url == f"unix://{path}"
             assert client.ping()
+            monkeypatch.setattr("tempfile.tempdir", folder)
             with pytest.raises(StoreUnavailable, match="already in use"):
                 EmbeddedStore(socket_path=path).start()
             assert client.ping()
+            assert [entry.name for entry in Path(folder).iterdir()] == ["store.sock"]
         assert not path.exists()
 
 

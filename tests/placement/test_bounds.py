@@ -26,7 +26,10 @@ def test_a_fast_rank_lowers_the_bound_of_a_hot_expert():
     assert layer_bound(layer_of([9, 0], [1, 1], [2.0, 1.0])) == pytest.approx(1.5)
 
 
-@given(st.lists(st.integers(0, 20), min_size=4, max_size=4).filter(any), st.sampled_from([(2, 2), (3, 2), (2, 3), (4, 1)]))
+@given(
+    st.lists(st.integers(0, 20), min_size=4, max_size=4).filter(any),
+    st.sampled_from([(2, 2), (3, 2), (2, 3), (4, 1)]),
+)
 @settings(deadline=None)
 def test_the_bound_is_below_the_best_of_all_maps(loads, shape):
     """Against every map without twins."""

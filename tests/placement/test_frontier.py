@@ -11,7 +11,9 @@ ROWS = [np.array(row) for row in ([0, 1, 2, 3], [0, 2, 1, 3], [0, 3, 1, 2])]
 
 
 def path(*stops):
-    return Path(LAYER, ROWS[0], tuple(Stop(moves, value, ROWS[at]) for at, (moves, value) in enumerate(stops)))
+    return Path(
+        LAYER, ROWS[0], tuple(Stop(moves, value, ROWS[at]) for at, (moves, value) in enumerate(stops))
+    )
 
 
 def line(paths, weights=None):

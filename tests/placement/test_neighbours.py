@@ -43,18 +43,21 @@ def all_swaps(view, rank):
 
 
 def all_copies(view, rank):
-    """Values of every new copy of an expert of ``rank`` in place of another copy, weighed one by one."""
+    """Values of every new copy of an expert of ``rank`` and of every other copy in a slot of it, weighed one by one."""
     layer, row = view.layer, view.row
-    for expert in row[layer.rank_of_slot == rank]:
-        for j in range(layer.slots):
+    own = layer.rank_of_slot == rank
+    for expert in range(layer.experts):
+        for j in np.flatnonzero(row != expert):
             new = row.copy()
             new[j] = expert
-            if expert < layer.experts and new[j] != row[j] and valid(layer, new):
+            if (own[j] or expert in row[own]) and valid(layer, new):
                 yield View(layer, new).value
 
 
 def valid(layer, row):
-    pairs = [(r, e) for r, e in zip(layer.rank_of_slot.tolist(), row.tolist(), strict=True) if e < layer.experts]
+    pairs = [
+        (r, e) for r, e in zip(layer.rank_of_slot.tolist(), row.tolist(), strict=True) if e < layer.experts
+    ]
     return len(pairs) == len(set(pairs)) and {e for _, e in pairs} == set(range(layer.experts))
 
 

@@ -25,7 +25,9 @@ def test_experts_that_peak_together_are_kept_apart():
     """Two experts of equal sums: those of the same slices go to different ranks."""
     loads = [[10, 10, 0, 0], [0, 0, 10, 10]]
     row = packed(layer_of(loads, [2, 2])).reshape(2, 2)
-    assert {frozenset(rank.tolist()) for rank in row} <= {frozenset(p) for p in ((0, 2), (0, 3), (1, 2), (1, 3))}
+    assert {frozenset(rank.tolist()) for rank in row} <= {
+        frozenset(p) for p in ((0, 2), (0, 3), (1, 2), (1, 3))
+    }
 
 
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 4), st.integers(1, 6))

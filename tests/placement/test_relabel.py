@@ -39,7 +39,10 @@ def test_groups_are_kept_whole_and_moves_never_rise(seed):
     named = relabel(layer, row, current)
     groups = lambda r: {frozenset(pair) for pair in r.reshape(4, 2).tolist()}  # noqa: E731
     assert groups(named) == groups(row)
-    best = min(moves(layer, row.reshape(4, 2)[list(order)].ravel(), current) for order in itertools.permutations(range(4)))
+    best = min(
+        moves(layer, row.reshape(4, 2)[list(order)].ravel(), current)
+        for order in itertools.permutations(range(4))
+    )
     assert best <= moves(layer, named, current) <= min(moves(layer, row, current), 2 * best)
 
 

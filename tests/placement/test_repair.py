@@ -60,7 +60,9 @@ def test_repairs_are_counted_as_moves_and_told():
     """Twin, gap, unknown id and lost expert each give a reason; the moves are the slots that changed."""
     topology = Topology.uniform(ranks=2, slots_per_rank=3)
     result = solve(one_slice([3, 3, 3, 3]), topology, [[0, 0, 1, 2, -1, 8]])
-    assert {"repaired_twin", "repaired_gap", "repaired_unknown_expert", "repaired_missing_expert"} <= set(codes(result))
+    assert {"repaired_twin", "repaired_gap", "repaired_unknown_expert", "repaired_missing_expert"} <= set(
+        codes(result)
+    )
     assert result.frontier[0].moves == 3
     assert result.moves >= 3
 

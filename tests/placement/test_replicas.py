@@ -55,7 +55,9 @@ def test_the_greedy_is_optimal_on_uneven_ranks_too(case):
     assert fits(counts, capacity)
     choices = itertools.product(range(1, len(capacity) + 1), repeat=len(loads))
     best = min(
-        max(loads / np.array(choice)) for choice in choices if sum(choice) == capacity.sum() and fits(choice, capacity)
+        max(loads / np.array(choice))
+        for choice in choices
+        if sum(choice) == capacity.sum() and fits(choice, capacity)
     )
     assert max(loads / counts) == best
 

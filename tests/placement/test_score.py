@@ -38,7 +38,9 @@ def test_weighted_uses_the_shares_of_the_map():
     score = evaluate(placement, one_slice([8, 4, 2]), PAIR, dispatch="weighted")
     assert score.rank_load.tolist() == [[[6.0, 8.0]]]
     bare = Placement([[0, 1, 0, 2]], [[0.0, 1.0, 0.0, 1.0]])
-    assert evaluate(bare, one_slice([8, 4, 2]), PAIR, dispatch="weighted").rank_load.tolist() == [[[8.0, 6.0]]]
+    assert evaluate(bare, one_slice([8, 4, 2]), PAIR, dispatch="weighted").rank_load.tolist() == [
+        [[8.0, 6.0]]
+    ]
 
 
 def test_a_layer_without_load_has_no_ratio():
@@ -50,7 +52,9 @@ def test_a_layer_without_load_has_no_ratio():
     assert score.mean_ratio == 1.5
     assert score.layer_ratio()[0] == 1.5
     assert np.isnan(score.layer_ratio()[1])
-    empty = evaluate(Placement([[0, 1]]), LoadTrace(tokens[1:, :1]), Topology.uniform(ranks=2, slots_per_rank=1))
+    empty = evaluate(
+        Placement([[0, 1]]), LoadTrace(tokens[1:, :1]), Topology.uniform(ranks=2, slots_per_rank=1)
+    )
     assert np.isnan(empty.mean_ratio)
 
 

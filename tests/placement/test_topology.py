@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from placement import InfeasibleError, LoadTrace, Topology, TopologyError, evaluate, least_redundancy, solve, violations
+from placement import (
+    InfeasibleError,
+    LoadTrace,
+    Topology,
+    TopologyError,
+    evaluate,
+    least_redundancy,
+    solve,
+    violations,
+)
 
 
 def test_uniform_spreads_ranks_over_nodes_in_order():
@@ -50,7 +59,9 @@ def test_sol_05_the_smallest_redundancy_is_proposed():
     """SOL-05: 256 experts on 3 ranks need 2 redundant slots, 86 a rank; 85 a rank is refused with that number."""
     assert least_redundancy(256, 3) == (2, 86)
     tokens = np.ones((1, 1, 256), dtype=np.int64)
-    with pytest.raises(InfeasibleError, match=r"at least 86 slots per rank \(2 redundant slots\), or at least 4 live ranks"):
+    with pytest.raises(
+        InfeasibleError, match=r"at least 86 slots per rank \(2 redundant slots\), or at least 4 live ranks"
+    ):
         solve(LoadTrace(tokens), Topology.uniform(ranks=3, slots_per_rank=85))
 
 

@@ -9,7 +9,9 @@ PAIR = Topology.uniform(ranks=2, slots_per_rank=2)
 
 
 def codes(rows, topology=PAIR, experts=None):
-    return [(v.code, v.layer, v.rank, v.slot, v.expert) for v in violations(Placement(rows), topology, experts)]
+    return [
+        (v.code, v.layer, v.rank, v.slot, v.expert) for v in violations(Placement(rows), topology, experts)
+    ]
 
 
 def test_a_good_map_has_none():
