@@ -14,7 +14,7 @@ class Limits:
 
     ``slack``: the chosen point may be this much above the bound, or else above the best found (0.005 = 0.5 %).
     ``moves``: most moves of the chosen point, over all layers; None = no limit. Repairs count and are never left out.
-    ``evaluations``: most maps weighed, over all layers; None = what the effort gives.
+    ``evaluations``: most exchanges weighed, over all layers; None = what the effort gives. 0 = no search.
     ``bytes_per_expert``: bytes that one move brings; None = unknown.
 
     Raises:

@@ -215,6 +215,25 @@ def _place_report(
     before = None if old is None else evaluate(old, file.trace, topology).mean_ratio
     chosen = next(point for point in result.frontier if point.moves == result.moves)
     return {
+        **_inputs(file, topology),
+        "before_map": "id order" if current is None else "current",
+        "ratio_before": _number(before),
+        "ratio_after": _number(result.objective),
+        "bound": _number(result.bound),
+        "bound_reason": {"code": result.bound_reason.code, "sentence": result.bound_reason.sentence},
+        "held_out": None if held_out is None else _held_out_report(held_out),
+        "moves": result.moves,
+        "slots": topology.slots * file.trace.layers,
+        "bytes": chosen.bytes,
+        "reasons": [{"code": reason.code, "sentence": reason.sentence} for reason in result.reasons],
+        "frontier": [
+            {"moves": p.moves, "bytes": p.bytes, "ratio": _number(p.objective)} for p in result.frontier
+        ],
+    }
+
+
+def _inputs(file: TraceFile, topology: Topology) -> dict[str, Any]:
+    return {
         "trace": {
             "slices": file.trace.slices,
             "layers": file.trace.layers,
@@ -227,26 +246,15 @@ def _place_report(
             "slots_per_rank": topology.slots // topology.ranks,
             "redundant_slots": topology.slots - file.trace.experts,
         },
-        "before_map": "id order" if current is None else "current",
-        "ratio_before": _number(before),
-        "ratio_after": _number(result.objective),
-        "bound": _number(result.bound),
-        "bound_reason": {"code": result.bound_reason.code, "sentence": result.bound_reason.sentence},
-        "held_out": None
-        if held_out is None
-        else {
-            "slices_planned": held_out.planned,
-            "slices_scored": held_out.scored,
-            "ratio_before": _number(held_out.before),
-            "ratio_after": _number(held_out.after),
-        },
-        "moves": result.moves,
-        "slots": topology.slots * file.trace.layers,
-        "bytes": chosen.bytes,
-        "reasons": [{"code": reason.code, "sentence": reason.sentence} for reason in result.reasons],
-        "frontier": [
-            {"moves": p.moves, "bytes": p.bytes, "ratio": _number(p.objective)} for p in result.frontier
-        ],
+    }
+
+
+def _held_out_report(held_out: _HeldOut) -> dict[str, Any]:
+    return {
+        "slices_planned": held_out.planned,
+        "slices_scored": held_out.scored,
+        "ratio_before": _number(held_out.before),
+        "ratio_after": _number(held_out.after),
     }
 
 

@@ -72,7 +72,7 @@ class DaemonProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("EPLB_")}
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "eplb.demo.leash", *command],
+                [sys.executable, "-m", "eplb.demo.leash", str(self._log_path.parent), *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

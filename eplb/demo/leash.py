@@ -1,13 +1,14 @@
 """Run one command that must not outlive whoever started this process.
 
-Runs as ``python -m eplb.demo.leash COMMAND ...`` in a session of its own, so that a Ctrl+C in the terminal does not reach the command.
-The starter holds the write end of this process's standard input; its end of file means that the starter closed it or died.
+Runs as ``python -m eplb.demo.leash FOLDER COMMAND ...`` in a session of its own, so that a Ctrl+C in the terminal does not reach the command.
+The starter holds the write end of this process's standard input; its end of file means that the starter closed it or died. Then the command is ended and FOLDER, the starter's temporary one, removed.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import shutil
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ CHECK_S = 0.5
 STOP_S = 5.0
 
 
-def main(command: list[str]) -> int:
+def main(folder: str, *command: str) -> int:
     """Run the command until it ends or the starter is gone; its exit status."""
     parent = os.getppid()
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -23,6 +24,7 @@ def main(command: list[str]) -> int:
         gone = os.getppid() != parent or bool(select.select([0], [], [], CHECK_S)[0])
         if gone:
             _stop(child)
+            shutil.rmtree(folder, ignore_errors=True)
     return child.returncode
 
 
@@ -36,4 +38,4 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

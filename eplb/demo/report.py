@@ -107,7 +107,8 @@ def _what(report: Report) -> str:
         f"{report.ranks} rank processes on {report.nodes} node(s) served {report.tokens:,} tokens of {report.batch} requests in flight "
         f"through {len(report.layers)} MoE layers\n({report.experts} experts, top-{report.top_k}, {report.slots_per_rank} slots a rank; "
         f"picks from {report.trace}, dispatch {report.dispatch}, store {report.store}, seed {report.seed}).\n"
-        f"Requests came from {first}, then from {second}. The daemon watched the ranks' counters and moved experts by itself."
+        f"Requests come from {first} and, after the change of domain, from {second}. The daemon watches the ranks' counters and moves\n"
+        "experts by itself; the demo pauses it only while a reading is taken, so that every reading belongs to one map."
     )
 
 
@@ -140,7 +141,9 @@ def _readings(report: Report) -> str:
 
 
 def _moves(report: Report) -> str:
-    kept = "" if report.fault else "\nNo request was held back or dropped while they moved."
+    kept = (
+        "" if report.fault or not report.waves else "\nNo request was held back or dropped while they moved."
+    )
     return (
         f"Moved: {report.moves} expert copies, {report.moved_bytes / 1e6:.2f} MB, in {report.waves} wave(s) that all ranks switched together; "
         f"map version {report.map_version}.{kept}"

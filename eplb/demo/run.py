@@ -17,7 +17,7 @@ import numpy as np
 from eplb.demo.checker import Checker, Finding
 from eplb.demo.daemon_process import DaemonProcess, daemon_config
 from eplb.demo.director import Command, Direction, Limits, Stage, StepFact, advance
-from eplb.demo.errors import DemoError, RunStalled
+from eplb.demo.errors import DemoError, RankFailure, RunStalled
 from eplb.demo.facts import RankReady, RankStep, RankSwitch
 from eplb.demo.moves import MoveLedger
 from eplb.demo.progress import Progress
@@ -140,7 +140,10 @@ class DemoRun:
                 DaemonProcess(daemon_config(facts, server.url, self._options.dispatch), folder)
             )
             stack.enter_context(self._view)
-            self._loop(ranks, daemon, store)
+            try:
+                self._loop(ranks, daemon, store)
+            except RankFailure as error:
+                raise RankFailure(f"{error} ({self._place()})") from error
 
     def _loop(self, ranks: RankGroup, daemon: DaemonProcess, store: Store) -> None:
         self._heard_s = time.monotonic()
@@ -171,13 +174,16 @@ class DemoRun:
             and self._elapsed_s() > self._options.seconds
         ):
             raise RunStalled(
-                f"--seconds {self._options.seconds:g} ended at step {self._step} while {self._direction.stage.value}; "
-                f"give it more time; the daemon's last decision: {self._decision}"
+                f"--seconds {self._options.seconds:g} ended; give the run more time ({self._place()})"
             )
         daemon.check()
         if now_s - self._decision_read_s >= DECISION_S:
             self._decision_read_s = now_s
             self._decision = _last_decision(store) or self._decision
+
+    def _place(self) -> str:
+        """Where the run stands, for an error."""
+        return f"at step {self._step}, {self._direction.stage.value}; the daemon's last decision: {self._decision}"
 
     def _take(self, message: RankMessage, ranks: RankGroup, store: Store) -> None:
         if isinstance(message, RankReady):

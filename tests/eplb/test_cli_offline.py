@@ -29,8 +29,8 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
-def live_map(path, rows, ranks=4, slots=3, experts=10, layers=(3, 4)):
-    write_map(path, NeutralMap(ranks, 2, slots, experts, layers, Placement(np.array(rows))))
+def live_map(path, rows, *, ranks=4, slots=3, layers=(3, 4)):
+    write_map(path, NeutralMap(ranks, 2, slots, 10, layers, Placement(np.array(rows))))
     return path
 
 

@@ -94,7 +94,7 @@ def wait_until_none(mark: str) -> list[int]:
 def test_no_process_outlives_the_demo(ending, tmp_path):
     """Store, daemon and ranks end with the parent, whether it is interrupted or killed."""
     mark = f"{os.getpid()}-{ending}"
-    environment = {**os.environ, MARK: mark}
+    environment = {**os.environ, MARK: mark, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         command("--ranks", "4", "--trace", "synthetic"), cwd=ROOT, env=environment, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -107,6 +107,7 @@ def test_no_process_outlives_the_demo(ending, tmp_path):
         running.send_signal(ending)
         running.communicate(timeout=60)
     assert wait_until_none(mark) == []
+    assert not list(tmp_path.glob("eplb-demo-*"))
     assert running.returncode == (130 if ending is signal.SIGINT else -signal.SIGKILL)
 
 
@@ -114,6 +115,6 @@ def test_a_run_that_gets_too_little_time_says_what_it_reached():
     """The error names the stage and the daemon's last decision; the report shows what was read."""
     short = demo("--seconds", "6", "--ranks", "2", "--trace", "synthetic", "--json")
     assert short.returncode == 1
-    assert "error: --seconds 6 ended at step" in short.stderr
+    assert "error: --seconds 6 ended" in short.stderr
     assert "last decision" in short.stderr
     assert json.loads(short.stdout)["finished"] is False

@@ -176,7 +176,9 @@ def test_a_command_on_the_leash_ends_when_its_starter_lets_go(tmp_path):
         "print('up', flush=True)\n"
         "time.sleep(60)\n"
     )
-    command = [sys.executable, "-m", "eplb.demo.leash", sys.executable, "-c", code]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    command = [sys.executable, "-m", "eplb.demo.leash", str(folder), sys.executable, "-c", code]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as leash:
@@ -186,11 +188,21 @@ def test_a_command_on_the_leash_ends_when_its_starter_lets_go(tmp_path):
         leash.stdin.close()
         leash.wait(30)
     assert mark.read_text() == "term"
+    assert not folder.exists()
 
 
 @pytest.mark.slow
-def test_the_leash_ends_with_its_command_and_gives_its_status():
+def test_the_leash_ends_with_its_command_and_gives_its_status(tmp_path):
     """A command that fails by itself is not hidden."""
-    command = [sys.executable, "-m", "eplb.demo.leash", sys.executable, "-c", "raise SystemExit(7)"]
+    command = [
+        sys.executable,
+        "-m",
+        "eplb.demo.leash",
+        str(tmp_path),
+        sys.executable,
+        "-c",
+        "raise SystemExit(7)",
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as leash:
         assert leash.wait(30) == 7
+    assert tmp_path.exists()

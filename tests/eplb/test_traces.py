@@ -106,16 +106,16 @@ def test_a_damaged_file_is_refused(tmp_path, content):
     """Whatever the reader trips over, the error names the file."""
     path = tmp_path / "damaged.npz"
     path.write_bytes(content)
-    with pytest.raises(FileError, match="damaged.npz"):
+    with pytest.raises(FileError, match=r"damaged\.npz"):
         read_trace(path)
 
 
 def test_a_missing_file_and_a_single_array_are_refused(tmp_path):
     """Neither is an archive of named arrays."""
-    with pytest.raises(FileError, match="none.npz"):
+    with pytest.raises(FileError, match=r"none\.npz"):
         read_trace(tmp_path / "none.npz")
     np.save(tmp_path / "one.npy", np.ones(3))
-    with pytest.raises(FileError, match="expected an .npz archive"):
+    with pytest.raises(FileError, match=r"expected an \.npz archive"):
         read_trace(tmp_path / "one.npy")
 
 

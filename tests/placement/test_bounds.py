@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from solver_inputs import best_max, layer_of, one_slice
 
 from placement import LoadTrace, Topology, solve
 from placement.bounds import layer_bound
-from solver_inputs import best_max, layer_of, one_slice
 
 
 def test_the_mean_binds_where_copies_can_be_small():

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from solver_inputs import layer_of
 
 from placement.frontier import Path, Stop, merge
-from solver_inputs import layer_of
 
 LAYER = layer_of([4, 3, 2, 1], [2, 2])
 ROWS = [np.array(row) for row in ([0, 1, 2, 3], [0, 2, 1, 3], [0, 3, 1, 2])]

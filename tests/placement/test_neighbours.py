@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from solver_inputs import layer_of
 
 from placement.neighbours import View
 from placement.packing import pack
 from placement.replicas import replica_counts
-from solver_inputs import layer_of
 
 
 @st.composite

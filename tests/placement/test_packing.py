@@ -3,10 +3,10 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from solver_inputs import layer_of
 
 from placement.packing import pack
 from placement.replicas import replica_counts
-from solver_inputs import layer_of
 
 
 def packed(layer):

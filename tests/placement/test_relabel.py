@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from solver_inputs import layer_of
 
 from placement.relabel import keep_slots, relabel
-from solver_inputs import layer_of
 
 
 def moves(layer, row, current):

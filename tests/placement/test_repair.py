@@ -2,10 +2,10 @@
 
 import numpy as np
 from hypothesis import given, settings
+from solver_inputs import layer_of, one_slice, problems_with_map
 
 from placement import Limits, LoadTrace, Placement, Topology, solve, violations
 from placement.repair import mend, read_row
-from solver_inputs import layer_of, one_slice, problems_with_map
 
 
 def codes(result):

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from solver_inputs import one_slice
 
 from placement import InfeasibleError, LoadTrace, MapError, Placement, Topology, UnsupportedError, evaluate
-from solver_inputs import one_slice
 
 PAIR = Topology.uniform(ranks=2, slots_per_rank=2)
 

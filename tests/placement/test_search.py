@@ -1,11 +1,13 @@
 """Search: walks do not stall, keep every good row on the way, and stay within their budget."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from solver_inputs import layer_of
 
 from placement.search import Budget, Track, walk
-from solver_inputs import layer_of
 
 
 def walked(layer, row, steps=50, goal=1.0, should_stop=None):
@@ -62,7 +64,7 @@ def test_the_track_rises_in_moves_and_falls_in_objective(seed):
     row = np.array([0, 1, 2, 3, 4, 5, 0, 1])
     track, _ = walked(layer, row, steps=25)
     line = track.pareto()
-    for (moves, value, kept), (next_moves, next_value, _) in zip(line, line[1:], strict=False):
+    for (moves, value, kept), (next_moves, next_value, _) in pairwise(line):
         assert moves < next_moves
         assert value > next_value
         assert layer.value(kept) == value

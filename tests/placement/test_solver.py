@@ -4,12 +4,14 @@ import hashlib
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from solver_inputs import best_max, one_slice, problems, problems_with_map
 
 import placement
 from placement import (
@@ -24,7 +26,6 @@ from placement import (
     solve,
     violations,
 )
-from solver_inputs import best_max, one_slice, problems, problems_with_map
 
 
 def digest(result):
@@ -35,7 +36,7 @@ def digest(result):
 
 def check_frontier(result, topology, trace):
     """Moves rise, the objective falls, every point is a valid map with the objective it claims."""
-    for one, two in zip(result.frontier, result.frontier[1:], strict=False):
+    for one, two in pairwise(result.frontier):
         assert one.moves <= two.moves
         assert np.isnan(one.objective) or one.objective >= two.objective
     for point in result.frontier[:: max(1, len(result.frontier) // 6)]:
@@ -100,7 +101,7 @@ def test_pln_03_an_expert_that_stays_on_its_rank_keeps_its_slot():
     for row, old in zip(new.reshape(2, 4, 4), current.reshape(2, 4, 4), strict=True):
         for rank, before in zip(row, old, strict=True):
             kept = set(rank.tolist()) & set(before.tolist())
-            assert [e for e in rank[rank == before].tolist()] == [e for e in before.tolist() if e in kept]
+            assert rank[rank == before].tolist() == [e for e in before.tolist() if e in kept]
 
 
 def test_pln_04_a_dominant_expert_is_not_moved_but_told():
