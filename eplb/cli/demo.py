@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -70,6 +71,8 @@ def demo(
     from eplb.demo.progress import view_for
     from eplb.demo.run import DemoRun, Options
 
+    if importlib.util.find_spec("torch") is None:
+        raise DemoError("the ranks need torch; pip install 'eplb-daemon[demo]'")
     options = Options(
         seed=seed, seconds=seconds, ranks=ranks, trace=trace, dispatch=dispatch, fault=fault or ""
     )

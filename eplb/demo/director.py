@@ -4,7 +4,8 @@
     shifted reading -> resume, wait -> replaced reading -> done
 
 The daemon is paused while a reading is taken, so that a reading belongs to one map. While the solver works, steps are paced: ranks and
-solver share this machine's cores, and the sequences of the first domain must last until the plan is live.
+solver share this machine's cores, and the sequences of the first domain must last until the plan is live. A daemon that keeps finding nothing
+worth moving ends the wait too: the reading is then of the map that it kept.
 """
 
 from __future__ import annotations
@@ -53,20 +54,22 @@ class Command(Enum):
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Steps of each part: ``reading_steps`` of a reading, ``settle_steps`` before it, ``wait_steps`` for a placement,
-    ``drain_steps`` for the requests of the first domain.
+    ``content_steps`` of a daemon that finds nothing worth moving, ``drain_steps`` for the requests of the first domain.
     """
 
     warm_up_steps: int = 40
     settle_steps: int = 5
     reading_steps: int = 60
-    wait_steps: int = 600
+    wait_steps: int = 250
+    content_steps: int = 60
     drain_steps: int = 600
 
 
 @dataclass(frozen=True, slots=True)
 class StepFact:
     """What the director looks at: ``ratio`` mean over layers of max/mean tokens received per rank; ``map_version`` that all ranks have
-    reached; ``second_domain`` requests in flight that belong to the second domain, of ``requests``; ``planning`` the solver works.
+    reached; ``second_domain`` requests in flight that belong to the second domain, of ``requests``; ``planning`` the solver works;
+    ``content`` the daemon finds nothing worth moving.
     """
 
     step: int
@@ -75,6 +78,7 @@ class StepFact:
     second_domain: int
     requests: int
     planning: bool = False
+    content: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class Direction:
 
     ``since_step`` first step of the stage. ``base_version`` map version when the stage began. ``ratios`` of the reading under way.
     ``readings`` finished ones by name: mean ratio. ``steps_read`` their lengths. ``eased`` steps are paced.
+    ``content_since`` first step of the daemon's being content, -1 = it is not. ``kept`` readings of a map that the daemon kept.
     """
 
     stage: Stage = Stage.WARM_UP
@@ -92,6 +97,8 @@ class Direction:
     readings: dict[str, float] = field(default_factory=dict)
     steps_read: dict[str, int] = field(default_factory=dict)
     eased: bool = False
+    content_since: int = -1
+    kept: tuple[str, ...] = ()
 
 
 def advance(
@@ -118,14 +125,7 @@ def _move_on(
     if state.stage in READINGS:
         return _read(state, fact, limits)
     if state.stage in _WAITS_FOR_MAP:
-        if fact.map_version > state.base_version:
-            return _next(state, fact)
-        if waited >= limits.wait_steps:
-            raise RunStalled(
-                f"no new placement went live in {waited} steps while {state.stage.value}; the daemon's last decision: "
-                f"{why or 'none was seen'}"
-            )
-        return state, ()
+        return _wait(state, fact, limits, why)
     if state.stage is Stage.DRAINING:
         if fact.second_domain == fact.requests:
             return _next(state, fact)
@@ -135,6 +135,26 @@ def _move_on(
                 f"{left} requests of the first domain are still in flight {waited} steps after the change"
             )
     return state, ()
+
+
+def _wait(
+    state: Direction, fact: StepFact, limits: Limits, why: str
+) -> tuple[Direction, tuple[Command, ...]]:
+    """One step of waiting for a new map, or for the daemon's firm opinion that none is needed."""
+    if fact.map_version > state.base_version:
+        return _next(state, fact)
+    since = -1
+    if fact.content:
+        since = state.content_since if state.content_since >= 0 else fact.step
+        if fact.step - since >= limits.content_steps:
+            return _next(replace(state, kept=(*state.kept, READINGS[_AFTER[state.stage]])), fact)
+    waited = fact.step - state.since_step
+    if waited >= limits.wait_steps:
+        raise RunStalled(
+            f"no new placement went live in {waited} steps while {state.stage.value}; the daemon's last decision: "
+            f"{why or 'none was seen'}"
+        )
+    return replace(state, content_since=since), ()
 
 
 def _read(state: Direction, fact: StepFact, limits: Limits) -> tuple[Direction, tuple[Command, ...]]:
@@ -159,7 +179,14 @@ def _read(state: Direction, fact: StepFact, limits: Limits) -> tuple[Direction, 
 def _next(state: Direction, fact: StepFact) -> tuple[Direction, tuple[Command, ...]]:
     """Enter the following stage, with what its beginning asks for."""
     stage = _AFTER[state.stage]
-    entered = replace(state, stage=stage, since_step=fact.step + 1, base_version=fact.map_version, ratios=())
+    entered = replace(
+        state,
+        stage=stage,
+        since_step=fact.step + 1,
+        base_version=fact.map_version,
+        ratios=(),
+        content_since=-1,
+    )
     commands = {
         Stage.PLACING: (Command.RESUME,),
         Stage.PLACED: (Command.PAUSE,),

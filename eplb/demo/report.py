@@ -14,6 +14,7 @@ class Report:
     """The readings are means over steps and layers of max/mean tokens received per rank, by the runtime's counters at the destination.
 
     ``finished`` all four readings were taken. ``fault`` word of a fault that was found, "" = none. ``steps_read`` steps of the readings.
+    ``kept`` readings of a map that the daemon kept because nothing was worth moving.
     ``waves`` switches of the group. ``tokens_sent``, ``tokens_combined``: (token, expert) contributions dispatched, and added back.
     ``outputs_checked`` hidden states of a token after a layer, each compared with the reference. Times in milliseconds, the slowest
     rank's. ``startup_s`` until the first step. ``decision`` the daemon's last one.
@@ -38,6 +39,7 @@ class Report:
     ratio_shifted: float | None
     ratio_replaced: float | None
     steps_read: dict[str, int]
+    kept: tuple[str, ...]
     map_version: int
     waves: int
     moves: int
@@ -115,7 +117,8 @@ def _what(report: Report) -> str:
 def _reading(words: str, name: str, ratio: float | None, report: Report) -> str:
     if ratio is None:
         return f"  {words:<52} not reached"
-    return f"  {words:<52} {ratio:5.3f}   {ratio - 1:6.1%}   ({report.steps_read.get(name, 0)} steps)"
+    kept = ", the daemon found nothing worth moving" if name in report.kept else ""
+    return f"  {words:<52} {ratio:5.3f}   {ratio - 1:6.1%}   ({report.steps_read.get(name, 0)} steps{kept})"
 
 
 def _readings(report: Report) -> str:

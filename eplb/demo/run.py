@@ -39,7 +39,7 @@ RECENT_STEPS = 20
 WAIT_S = 0.2
 SILENCE_S = 60.0
 DECISION_S = 0.5
-PLANNING = "planning:"
+PLANNING, CONTENT = "planning:", ("balanced:", "gain_too_small:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +215,7 @@ class DemoRun:
             second_domain=self._second_domain,
             requests=REQUESTS,
             planning=self._decision.startswith(PLANNING),
+            content=self._decision.startswith(CONTENT),
         )
         self._direction, commands = advance(self._direction, fact, self._limits, self._decision)
         for command in commands:
@@ -281,6 +282,7 @@ class DemoRun:
             ratio_shifted=rounded.get("shifted"),
             ratio_replaced=rounded.get("replaced"),
             steps_read=self._direction.steps_read,
+            kept=self._direction.kept,
             map_version=self._map_version,
             waves=self._ledger.waves,
             moves=self._ledger.moves,

@@ -88,3 +88,17 @@ def test_steps_are_paced_only_while_a_placement_is_awaited_and_the_solver_works(
     assert advance(eased, replace(fact, step=2, planning=False), LIMITS)[1] == (Command.FULL,)
     assert advance(eased, replace(fact, step=2, map_version=1), LIMITS)[1] == (Command.PAUSE, Command.FULL)
     assert advance(Direction(stage=Stage.DRAINING), fact, LIMITS)[1] == ()
+
+
+def test_a_daemon_that_finds_nothing_worth_moving_for_long_ends_the_wait():
+    """A pool that is balanced already is a result, not an error; the reading says that the map was kept."""
+    state = Direction(stage=Stage.REPLACING, base_version=1)
+    limits = replace(LIMITS, content_steps=5)
+    for step, content in enumerate([True, True, False, True, True, True, True, True, True]):
+        assert state.stage is Stage.REPLACING
+        state, commands = advance(
+            state, StepFact(step, 1.1, 1, 4, 4, content=content), replace(limits, wait_steps=99)
+        )
+    assert state.stage is Stage.REPLACED
+    assert state.kept == ("replaced",)
+    assert commands == (Command.PAUSE,)

@@ -30,8 +30,8 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_daemon_halves_the_imbalance_twice_and_no_token_is_wrong(shared_data):
-    """The issue's limits on the excess, by the runtime's own counters; every output equals the reference."""
+def test_two_placements_meet_the_limits_and_no_token_is_wrong(shared_data):
+    """Placed <= .35 x start, shifted >= 1.8 x placed, replaced <= .6 x shifted, of the excess by the runtime's own counters; every output equals the reference."""
     done = demo("--json", "--seed", "0", "--trace", str(shared_data / "gptoss20b_decode.npz"))
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

@@ -82,7 +82,7 @@ def report() -> Report:
     return Report(
         trace="t.npz", domains=("law", "science"), layers=(0, 4), batch=64, ranks=8, nodes=2, slots_per_rank=5, experts=32, top_k=4,
         dispatch="weighted", store="embedded", seed=0, finished=True, fault="", ratio_start=1.9, ratio_placed=1.2, ratio_shifted=1.4,
-        ratio_replaced=1.2, steps_read={"start": 60, "placed": 60, "shifted": 60, "replaced": 60}, map_version=2, waves=4, moves=50,
+        ratio_replaced=1.2, steps_read={"start": 60, "placed": 60, "shifted": 60, "replaced": 60}, kept=(), map_version=2, waves=4, moves=50,
         moved_bytes=3_000_000, steps=900, tokens=57_600, tokens_sent=100, tokens_combined=100, outputs_checked=345_600,
         output_mismatches=0, worst_output_error=1e-6, step_ms_median=50.0, step_ms_worst=90.0, dispatch_ms_median=20.0,
         expert_ms_median=2.0, combine_ms_median=20.0, wait_ms_median=10.0, startup_s=4.0, seconds=80.0, decision="balanced: x",
