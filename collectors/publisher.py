@@ -19,6 +19,7 @@ from collectors.budget import Budget
 from collectors.errors import CollectorError
 from collectors.frame import encode_frame
 from collectors.keys import FRAME_FIELD, load_key
+from collectors.urls import masked_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,8 +201,6 @@ def _client(url: str) -> Any:
 
 
 def _unusable(url: str, why: str) -> CollectorError:
-    # A password may stand before the @.
-    shown = url.rpartition("@")[2]
     return CollectorError(
-        f"publisher: store URL {shown!r} is not usable ({why}); use redis://host:port/0, rediss:// or unix:///path"
+        f"publisher: store URL {masked_url(url)!r} is not usable ({why}); use redis://host:port/0, rediss:// or unix:///path"
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from eplb.agent.live import even_shares
+from eplb.errors import FileError
 from eplb.formats.neutral import NeutralMap, write_map
 from placement import Placement
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from collectors.facts import PoolFacts
@@ -24,9 +27,16 @@ def write_advice(folder: Path, facts: PoolFacts, plan: Plan, base: NDArray[np.in
         FileError: the file cannot be written.
     """
     target = base.copy()
+    shares = np.stack([even_shares(row) for row in base])
     for change in plan.changes:
         target[change.layer] = change.target
-    folder.mkdir(parents=True, exist_ok=True)
+        shares[change.layer] = even_shares(target[change.layer]) if change.shares is None else change.shares
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"{folder}: cannot be made: {error.strerror}; set advice_folder to a folder that can be written"
+        ) from error
     path = folder / f"{facts.pool}-{plan.plan_id}.json"
     write_map(
         path,
@@ -36,7 +46,7 @@ def write_advice(folder: Path, facts: PoolFacts, plan: Plan, base: NDArray[np.in
             slots_per_rank=facts.slots_per_rank,
             experts=facts.experts,
             model_layer=facts.model_layers,
-            placement=Placement(target),
+            placement=Placement(target, shares),
         ),
     )
     return path

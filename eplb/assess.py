@@ -10,13 +10,14 @@ import numpy as np
 
 from eplb.noise import noise_floor
 from eplb.snapshot import PhaseReading
-from placement import LoadTrace, Placement, Topology, evaluate
+from placement import LoadTrace, Topology, evaluate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from collectors.facts import PoolFacts
     from eplb.window import WindowView
+    from placement import Placement
 
 TOP_RANKS = 8
 
@@ -27,7 +28,7 @@ class Assessment:
 
     ``excess`` and ``recoverable_excess``: means over slices and layers. ``recent_recoverable``: the *smallest* recoverable
     excess, mean over layers, of the newest slices that the trigger looks at, so that all of them must exceed it.
-    ``ratio_by_layer``: float64 [layers], NaN = no load. ``facts_problem``: how the ranks' facts differ from the configuration.
+    ``ratio_by_layer``: float64 [layers], NaN = no load.
     """
 
     ranks_expected: int
@@ -41,12 +42,9 @@ class Assessment:
     recoverable_excess: float
     recent_recoverable: float
     ratio_by_layer: NDArray[np.float64]
-    facts_problem: str = ""
 
 
-def assess(
-    view: WindowView, facts: PoolFacts, *, live_digest: int, trigger_slices: int, facts_problem: str = ""
-) -> Assessment:
+def assess(view: WindowView, facts: PoolFacts, *, live_digest: int, trigger_slices: int) -> Assessment:
     """What the gate is to know, from slices that were served by the live map alone.
 
     ``live_digest`` 0 = unknown, then all slices count. Intervals carry no digest and always count.
@@ -67,7 +65,6 @@ def assess(
         recoverable_excess=_mean(recoverable),
         recent_recoverable=float(recent.min()) if recent.size else math.nan,
         ratio_by_layer=_mean_by_layer(ratio),
-        facts_problem=facts_problem,
     )
 
 
@@ -78,7 +75,7 @@ def read_phase(view: WindowView, facts: PoolFacts, phase: str, *, live_digest: i
     floor = _floor(view, facts)[keep]
     excess = _mean(ratio) - 1.0
     load = view.rank_load / _positive(view.rank_load.mean(axis=1, keepdims=True))
-    by_node = view.rank_load.sum(axis=0).reshape(facts.nodes, -1) / max(view.slices, 1)
+    by_node = view.rank_load.sum(axis=0).reshape(facts.nodes, -1) / max(view.steps, 1)
     return PhaseReading(
         phase=phase,
         quality=view.quality,
@@ -110,15 +107,12 @@ def served_by(view: WindowView, live_digest: int) -> NDArray[np.bool_]:
 
 
 def realised_gain(
-    view: WindowView, facts: PoolFacts, before: NDArray[np.int32], live_digest: int, dispatch: str
+    view: WindowView, facts: PoolFacts, before: Placement, live_digest: int, dispatch: str
 ) -> float:
-    """Mean ratio that the map before a plan would show on the slices since the switch, minus the measured one.
-
-    ``before``: int32 [layers, slots].
-    """
+    """Mean ratio that the map before a plan would show on the slices since the switch, minus the measured one."""
     keep = view.live_digests == live_digest
     topology = Topology.uniform(ranks=facts.ranks, nodes=facts.nodes, slots_per_rank=facts.slots_per_rank)
-    score = evaluate(Placement(before), LoadTrace(view.tokens[keep]), topology, dispatch=dispatch)
+    score = evaluate(before, LoadTrace(view.tokens[keep]), topology, dispatch=dispatch)
     return _mean(score.ratio) - _mean(view.ratio[keep])
 
 

@@ -42,6 +42,7 @@ class Event(StrEnum):
     LEAD_LOST = "lead_lost"
     ADOPTED = "adopted"
     TAKEN_OVER = "taken_over"
+    UNWANTED = "unwanted"
     TRIGGERED = "triggered"
     PLAN_ACCEPTED = "plan_accepted"
     PLAN_ADVISED = "plan_advised"
@@ -74,6 +75,7 @@ TRANSITIONS: dict[tuple[Name, Event], tuple[Name, Action]] = {
     (Name.OBSERVING, Event.LEAD_LOST): (Name.STANDBY, Action.NONE),
     (Name.OBSERVING, Event.ADOPTED): (Name.MOVING, Action.NONE),
     (Name.OBSERVING, Event.TAKEN_OVER): (Name.MOVING, Action.OFFER_AGAIN),
+    (Name.OBSERVING, Event.UNWANTED): (Name.OBSERVING, Action.WITHDRAW),
     (Name.OBSERVING, Event.TRIGGERED): (Name.PLANNING, Action.ASK_PLAN),
     (Name.PLANNING, Event.HOLD): (Name.PLANNING, Action.NONE),
     (Name.PLANNING, Event.LEAD_LOST): (Name.STANDBY, Action.CANCEL_PLAN),
@@ -130,7 +132,11 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Everything one cycle knows. ``realised_gain`` is there once enough slices followed the last switch."""
+    """Everything one cycle knows.
+
+    ``problem`` why nothing may be planned whatever the load says. ``solving`` a solve is running. ``applied_ms`` store time of
+    the last offer, 0 = unknown. ``realised_gain`` is there once enough slices followed the last switch.
+    """
 
     pool: str
     time_ms: int
@@ -139,6 +145,9 @@ class Inputs:
     paused: bool
     map_version: int
     assessment: Assessment | None = None
+    problem: Verdict | None = None
+    solving: bool = False
+    applied_ms: int = 0
     answer: Answer | None = None
     movement: Movement = Movement()
     realised_gain: float | None = None
@@ -167,9 +176,13 @@ def decide(state: State, inputs: Inputs, settings: GateConfig) -> Outcome:
     """One cycle: find the event, look the transition up, and say why."""
     finding = _find(state, inputs, settings)
     name, action = TRANSITIONS[state.name, finding.event]
-    cooldown_until_ms = state.cooldown_until_ms
+    cooldown_ms = round(settings.cooldown_s * 1000)
+    # A store whose clock stepped back must not stretch the cooldown.
+    cooldown_until_ms = min(state.cooldown_until_ms, inputs.time_ms + cooldown_ms)
     if finding.cooldown:
-        cooldown_until_ms = inputs.time_ms + round(settings.cooldown_s * 1000)
+        cooldown_until_ms = inputs.time_ms + cooldown_ms
+    if finding.event is Event.ELECTED:
+        cooldown_until_ms = min(inputs.applied_ms, inputs.time_ms) + cooldown_ms if inputs.applied_ms else 0
     plan = finding.plan or state.plan
     after = State(
         name=name,
@@ -178,6 +191,20 @@ def decide(state: State, inputs: Inputs, settings: GateConfig) -> Outcome:
         plan=plan if name in (Name.MOVING, Name.SETTLING) else None,
     )
     return Outcome(after, action, _record(after, inputs, finding, plan))
+
+
+def abandoned(outcome: Outcome, code: Code, sentence: str, cooldown_s: float) -> Outcome:
+    """The outcome when its action turned out to be impossible: back to observing after a cooldown, and said so."""
+    decision = replace(
+        outcome.decision,
+        state=str(Name.OBSERVING),
+        code=code,
+        sentence=f"{outcome.decision.sentence}; not done: {sentence}",
+        would_change="a new plan after the cooldown",
+    )
+    until_ms = outcome.decision.time_ms + round(cooldown_s * 1000)
+    state = replace(outcome.state, name=Name.OBSERVING, cooldown_until_ms=until_ms, plan=None)
+    return Outcome(state, Action.NONE, decision)
 
 
 def _record(after: State, inputs: Inputs, finding: _Finding, plan: PlanFacts | None) -> Decision:
@@ -222,11 +249,9 @@ def _in_standby(_state: State, _inputs: Inputs, _settings: GateConfig) -> _Findi
 
 def _in_observing(state: State, inputs: Inputs, settings: GateConfig) -> _Finding:
     if inputs.movement.state != "idle":
-        sentence = f"a wave was under way before this process led: {inputs.movement.sentence}"
-        # A wave that no rank has switched carries the former leader's term, which ranks refuse by now.
-        again = inputs.movement.state == "moving" or inputs.movement.term_refused
-        event = Event.TAKEN_OVER if again else Event.ADOPTED
-        return _Finding(event, Code.ADOPTED, sentence, "the ranks' live maps")
+        return _taken_up(inputs, settings)
+    if inputs.problem is not None:
+        return _held(inputs.problem)
     if inputs.paused:
         return _Finding(
             Event.HOLD, Code.PAUSED, "an operator paused this pool; it only observes", "eplb resume"
@@ -242,14 +267,30 @@ def _in_observing(state: State, inputs: Inputs, settings: GateConfig) -> _Findin
     return _Finding(Event.TRIGGERED, verdict.code, verdict.sentence)
 
 
+def _taken_up(inputs: Inputs, settings: GateConfig) -> _Finding:
+    """A wave that is on offer although this state made none: a former leader's, or one whose writing went unanswered."""
+    movement = inputs.movement
+    sentence = f"a wave was found on offer: {movement.sentence}"
+    if settings.mode != "auto" and movement.state in _STOPPABLE:
+        sentence = f"{sentence}; the mode is {settings.mode}, so it is withdrawn"
+        return _Finding(Event.UNWANTED, Code.WITHDRAWN, sentence, "mode auto", cooldown=True)
+    # A wave that no rank has switched carries the former leader's term, which ranks refuse by now.
+    again = movement.state == "moving" or movement.term_refused
+    event = Event.TAKEN_OVER if again else Event.ADOPTED
+    return _Finding(event, Code.ADOPTED, sentence, "the ranks' live maps")
+
+
 def _held(verdict: Verdict) -> _Finding:
     return _Finding(Event.HOLD, verdict.code, verdict.sentence, verdict.would_change)
 
 
 def _in_planning(_state: State, inputs: Inputs, settings: GateConfig) -> _Finding:
     answer = inputs.answer
-    if answer is None:
+    if answer is None and inputs.solving:
         return _Finding(Event.HOLD, Code.PLANNING, "the solver works", "its answer, or its deadline")
+    if answer is None:
+        sentence = "the solve that was asked for is not running; it is asked for anew"
+        return _Finding(Event.PLAN_DROPPED, Code.PLANNING_FAILED, sentence, "the next cycle")
     if answer.plan is None:
         return _Finding(Event.PLAN_DROPPED, answer.code, answer.sentence, "the next cycle", cooldown=True)
     return _unusable(inputs, answer) or _judged(answer.plan, settings)
@@ -288,9 +329,16 @@ _MOVEMENTS: dict[str, tuple[Event, Code, str, bool]] = {
 }
 
 
-def _in_moving(_state: State, inputs: Inputs, _settings: GateConfig) -> _Finding:
+_STOPPABLE = frozenset({"moving", "wave_live"})
+"""Where a migration can still be stopped with every layer wholly on its old or its new row."""
+
+
+def _in_moving(_state: State, inputs: Inputs, settings: GateConfig) -> _Finding:
     movement = inputs.movement
     event, code, would_change, cooldown = _MOVEMENTS[movement.state]
+    if settings.mode != "auto" and movement.state in _STOPPABLE:
+        sentence = f"{movement.sentence}; the mode is {settings.mode}, so it is withdrawn"
+        return _Finding(Event.MOVE_FAILED, Code.WITHDRAWN, sentence, "mode auto", cooldown=True)
     if event is Event.WAVE_LIVE and inputs.paused:
         sentence = f"{movement.sentence}; an operator paused this pool, so the next wave waits"
         return _Finding(Event.HOLD, Code.PAUSED, sentence, "eplb resume")
@@ -302,7 +350,7 @@ def _in_settling(state: State, inputs: Inputs, _settings: GateConfig) -> _Findin
     if gain is None and inputs.time_ms < state.cooldown_until_ms:
         return _Finding(Event.HOLD, Code.SETTLING, "slices under the new map are being gathered", "time")
     if gain is None:
-        sentence = "too few slices followed the switch before the cooldown ended; the gain stays unmeasured"
+        sentence = "the cooldown ended without enough slices to compare with the map before; the gain stays unmeasured"
         return _Finding(Event.MEASURED, Code.SETTLED, sentence)
     promised = state.plan.gain if state.plan is not None else math.nan
     sentence = (

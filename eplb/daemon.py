@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from collectors.urls import masked_url
 from eplb.api import ApiServer, create_app
-from eplb.config import masked_url
 from eplb.errors import ConfigError
 from eplb.pool import Pool
 from eplb.store.embedded import EmbeddedStore

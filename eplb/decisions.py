@@ -17,6 +17,7 @@ class Code(StrEnum):
     STANDBY = "standby"
     ELECTED = "elected"
     STORE_AWAY = "store_away"
+    CYCLE_FAILED = "cycle_failed"
     NOT_ENOUGH_DATA = "not_enough_data"
     FACTS_MISMATCH = "facts_mismatch"
     PAUSED = "paused"
@@ -38,6 +39,10 @@ class Code(StrEnum):
     OFFER_REFUSED = "offer_refused"
     OFFER_EXPIRED = "offer_expired"
     ADOPTED = "adopted"
+    WITHDRAWN = "withdrawn"
+    NOT_DONE = "not_done"
+    RANKS_STUCK = "ranks_stuck"
+    FRAMES_REFUSED = "frames_refused"
     APPLY_UNVERIFIED = "apply_unverified"
     APPLIED = "applied"
     SETTLING = "settling"
@@ -49,7 +54,7 @@ class PlanFacts:
     """A plan in numbers.
 
     ``ratio_before`` and ``ratio_after``: mean over held-out slices and layers of max/mean under the live map and under the plan.
-    ``gain`` their difference. ``bytes`` weights to move, 0 while the size of an expert is unknown.
+    ``gain`` their difference. ``solve_s`` how long the solver took. ``bytes`` weights to move, 0 while the size of an expert is unknown.
     """
 
     plan_id: str
@@ -61,6 +66,7 @@ class PlanFacts:
     bound: float
     slices_planned: int
     slices_held_out: int
+    solve_s: float = 0.0
     reasons: tuple[tuple[str, str], ...] = ()
 
     @property

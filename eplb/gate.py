@@ -32,7 +32,8 @@ class Verdict:
     would_change: str = ""
 
 
-def _refuse(code: Code, sentence: str, would_change: str) -> Verdict:
+def refuse(code: Code, sentence: str, would_change: str) -> Verdict:
+    """A refusal with its reason."""
     return Verdict(passed=False, code=code, sentence=sentence, would_change=would_change)
 
 
@@ -41,7 +42,7 @@ def before_planning(
 ) -> Verdict:
     """Whether a better placement is worth looking for."""
     if seen is None:
-        return _refuse(Code.NOT_ENOUGH_DATA, "no rank has reported yet", "frames of the ranks")
+        return refuse(Code.NOT_ENOUGH_DATA, "no rank has reported yet", "frames of the ranks")
     for verdict in _checks(settings, seen, time_ms, cooldown_until_ms):
         if not verdict.passed:
             return verdict
@@ -55,31 +56,25 @@ def before_planning(
 def _checks(
     settings: GateConfig, seen: Assessment, time_ms: int, cooldown_until_ms: int
 ) -> Iterator[Verdict]:
-    if seen.facts_problem:
-        yield _refuse(
-            Code.FACTS_MISMATCH,
-            seen.facts_problem,
-            "the same pool facts in the configuration and in the ranks",
-        )
     if time_ms < cooldown_until_ms:
         left_s = (cooldown_until_ms - time_ms) / 1000.0
-        yield _refuse(Code.COOLDOWN, f"{left_s:.0f} s of the cooldown are left", "time")
+        yield refuse(Code.COOLDOWN, f"{left_s:.0f} s of the cooldown are left", "time")
     if seen.coverage < settings.coverage:
         missing = ", ".join(map(str, seen.missing_ranks[:8])) or "none"
         sentence = (
             f"{seen.ranks_seen} of {seen.ranks_expected} ranks seen (coverage {seen.coverage:.2f}, "
             f"needed {settings.coverage:g}); missing: {missing}"
         )
-        yield _refuse(Code.LOW_COVERAGE, sentence, "frames of the missing ranks")
+        yield refuse(Code.LOW_COVERAGE, sentence, "frames of the missing ranks")
     if seen.slices < settings.min_slices or seen.tokens < settings.min_tokens:
         sentence = (
             f"{seen.slices} slices with {seen.tokens} tokens under the live map; a plan needs {settings.min_slices} slices "
             f"and {settings.min_tokens} tokens"
         )
-        yield _refuse(Code.NOT_ENOUGH_DATA, sentence, "time, or a longer window")
+        yield refuse(Code.NOT_ENOUGH_DATA, sentence, "time, or a longer window")
     if seen.misaligned_share > MOST_MISALIGNED_SHARE:
         sentence = f"{seen.misaligned_share:.1%} of the samples fail conservation (limit {MOST_MISALIGNED_SHARE:.0%})"
-        yield _refuse(Code.MISALIGNED, sentence, "collectors that count the same steps on all ranks")
+        yield refuse(Code.MISALIGNED, sentence, "collectors that count the same steps on all ranks")
     yield _trigger(settings, seen)
 
 
@@ -87,7 +82,7 @@ def _trigger(settings: GateConfig, seen: Assessment) -> Verdict:
     """The mean must exceed the trigger; the newest slices must all exceed the target, so that a burst that is over does not."""
     mean, recent = seen.recoverable_excess, seen.recent_recoverable
     if not (math.isfinite(mean) and math.isfinite(recent)):
-        return _refuse(Code.NOT_ENOUGH_DATA, "no slice of the window holds load", "traffic")
+        return refuse(Code.NOT_ENOUGH_DATA, "no slice of the window holds load", "traffic")
     if mean > settings.trigger_excess and recent > settings.target_excess:
         return Verdict(passed=True, code=Code.PLANNING, sentence="")
     limits = f"(trigger {settings.trigger_excess:g}, target {settings.target_excess:g})"
@@ -95,9 +90,9 @@ def _trigger(settings: GateConfig, seen: Assessment) -> Verdict:
         sentence = (
             f"recoverable excess {mean:.3f}, but only {recent:.3f} in one of the newest slices {limits}"
         )
-        return _refuse(Code.BALANCED, sentence, f"{settings.trigger_slices} slices in a row above the target")
+        return refuse(Code.BALANCED, sentence, f"{settings.trigger_slices} slices in a row above the target")
     place = "below the target" if mean <= settings.target_excess else "inside the dead band"
-    return _refuse(
+    return refuse(
         Code.BALANCED,
         f"recoverable excess {mean:.3f} is {place} {limits}",
         f"recoverable excess above {settings.trigger_excess:g}",
@@ -111,11 +106,11 @@ def before_moving(settings: GateConfig, plan: PlanFacts) -> Verdict:
         f"{plan.slices_held_out} slices that the plan did not see"
     )
     if plan.moves == 0:
-        return _refuse(
+        return refuse(
             Code.GAIN_TOO_SMALL, "the solver found nothing better than the live map", "another load"
         )
     if not plan.gain >= settings.min_gain:
-        return _refuse(
+        return refuse(
             Code.GAIN_TOO_SMALL,
             f"{sentence}; the gain {plan.gain:.3f} is below min_gain {settings.min_gain:g}",
             "a lower min_gain, or load on which more can be gained",

@@ -77,10 +77,10 @@ WASTE = _Shape(
     ("pool", "phase"),
 )
 NODE_MAX = _Shape(
-    "eplb_node_max_tokens", "Tokens a slice on the most loaded rank of a node.", ("pool", "phase", "node")
+    "eplb_node_max_tokens", "Tokens a step on the most loaded rank of a node.", ("pool", "phase", "node")
 )
 NODE_MEAN = _Shape(
-    "eplb_node_mean_tokens", "Tokens a slice on the mean rank of a node.", ("pool", "phase", "node")
+    "eplb_node_mean_tokens", "Tokens a step on the mean rank of a node.", ("pool", "phase", "node")
 )
 TOP_RANK = _Shape(
     "eplb_top_rank_load_ratio",

@@ -24,7 +24,8 @@ HELD_OUT_PARTS = 4
 class PlanRequest:
     """Everything the solver needs, as plain arrays.
 
-    ``tokens``: int64 [slices, layers, experts], oldest slice first. ``current``: int32 [layers, slots], the live map.
+    ``tokens``: int64 [slices, layers, experts], oldest slice first. ``current``: int32 [layers, slots], the live map;
+    ``shares``: float64 [layers, slots] that it is served with, None = even.
     """
 
     tokens: NDArray[np.int64]
@@ -32,6 +33,7 @@ class PlanRequest:
     ranks: int
     nodes: int
     slots_per_rank: int
+    shares: NDArray[np.float64] | None = None
     slack: float = 0.005
     dispatch: str = "even"
     effort: str = "normal"
@@ -47,13 +49,12 @@ class PlanResult:
 
     target: NDArray[np.int32]
     shares: NDArray[np.float64]
-    moves: int
     ratio_before: float
     ratio_after: float
     bound: float
     slices_planned: int
     slices_held_out: int
-    seconds: float
+    solve_s: float
     reasons: tuple[tuple[str, str], ...]
 
 
@@ -83,7 +84,7 @@ def make_plan(request: PlanRequest) -> PlanResult:
         ranks=request.ranks, nodes=request.nodes, slots_per_rank=request.slots_per_rank
     )
     seen, unseen = LoadTrace(request.tokens[:-held_out]), LoadTrace(request.tokens[-held_out:])
-    current = Placement(request.current)
+    current = Placement(request.current, request.shares)
     result = solve(
         seen,
         topology,
@@ -100,13 +101,12 @@ def make_plan(request: PlanRequest) -> PlanResult:
     return PlanResult(
         target=np.asarray(target.physical_to_logical, dtype=np.int32),
         shares=np.asarray(shares, dtype=np.float64),
-        moves=result.moves,
         ratio_before=float(np.nanmean(evaluate(current, unseen, topology, dispatch=request.dispatch).ratio)),
         ratio_after=float(np.nanmean(evaluate(target, unseen, topology, dispatch=request.dispatch).ratio)),
         bound=float(result.bound),
         slices_planned=slices - held_out,
         slices_held_out=held_out,
-        seconds=time.monotonic() - started_s,
+        solve_s=time.monotonic() - started_s,
         reasons=tuple((reason.code, reason.sentence) for reason in result.reasons),
     )
 
@@ -139,21 +139,39 @@ class Planner:
         """Whether a solve is running."""
         return self._started_s is not None
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the solver, None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def warm(self) -> None:
+        """Start the process now; it imports the solver meanwhile."""
+        self._ready_pipe()
+
     def start(self, request: PlanRequest) -> None:
-        """Hand the request to the process.
+        """Hand the request to the process; what goes wrong is told by :meth:`poll`.
 
         Raises:
             RuntimeError: a solve is already running.
         """
         if self.busy:
             raise RuntimeError("a plan is already being made")
-        self._ready_pipe().send(request)
         self._started_s = time.monotonic()
+        try:
+            self._ready_pipe().send(request)
+        except OSError:
+            # The process died under the request: poll finds the closed pipe and says so.
+            return
 
     def poll(self) -> PlanResult | PlanFailure | None:
         """The answer when there is one; None while the solver works or nothing was asked."""
-        if self._started_s is None or self._pipe is None:
+        if self._started_s is None:
             return None
+        if self._pipe is None:
+            self._started_s = None
+            return PlanFailure(
+                "planning_failed", "the solver's process could not be started; see the log of the system"
+            )
         waited_s = time.monotonic() - self._started_s
         try:
             if self._pipe.poll(0):
@@ -177,6 +195,9 @@ class Planner:
     def close(self) -> None:
         """End the process, whatever it is doing."""
         self._started_s = None
+        self._end_process()
+
+    def _end_process(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.join(timeout=5.0)
@@ -188,7 +209,7 @@ class Planner:
     def _ready_pipe(self) -> Connection:
         if self._pipe is not None and self._process is not None and self._process.is_alive():
             return self._pipe
-        self.close()
+        self._end_process()
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), name="eplb-planner", daemon=True)

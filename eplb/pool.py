@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import structlog
 
 from eplb import alert
-from eplb.advice import write_advice
 from eplb.agent.refusal import Code as RefusalCode
-from eplb.assess import Assessment, assess, read_phase, realised_gain, served_by
-from eplb.controller import Action, Answer, Inputs, Movement, Name, State, decide
-from eplb.decisions import Code, Decision, PlanFacts
-from eplb.errors import EplbError, PlanError, StoreFenced, StoreUnavailable, WindowError
-from eplb.migration import Actuator, Desired, Plan, make_plan, observe, read_desired
-from eplb.planner import Planner, PlanRequest, PlanResult
+from eplb.assess import Assessment, assess, realised_gain
+from eplb.controller import Action, Inputs, Movement, Name, Outcome, State, abandoned, decide
+from eplb.decisions import Code, Decision
+from eplb.errors import (
+    EplbError,
+    FileError,
+    PlanError,
+    StoreError,
+    StoreFenced,
+    StoreUnavailable,
+    WindowError,
+)
+from eplb.gate import Verdict, refuse
+from eplb.migration import Actuator, observe, read_desired
+from eplb.migration.status import State as Migration
+from eplb.planning import Planning
 from eplb.ranks import LiveRanks
-from eplb.snapshot import PoolSnapshot
+from eplb.snapshots import Known, nothing_known, snapshot_of
 from eplb.store.client import Store
-from eplb.store.control import PAUSED_FIELD, set_paused
+from eplb.store.control import is_paused, set_paused
 from eplb.store.lease import Lease
 from eplb.window import Window
+from placement import Placement
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from eplb.config import DaemonConfig, PoolConfig
-    from eplb.controller import Outcome
-    from eplb.migration import MigrationStatus
-    from eplb.planner import PlanFailure
-    from eplb.window import WindowView
+    from eplb.snapshot import PoolSnapshot
 
 CYCLES_BEFORE_LEADING = 2
 """A new process reads what the ranks say for two cycles before it asks for the lease, so that its term is above all others."""
+
+UNSENT_DECISIONS_KEPT = 100
 
 
 class Pool:
@@ -62,7 +69,7 @@ class Pool:
             window_bytes=config.window.window_bytes,
             stale_after_s=config.alert.stale_after_s,
         )
-        self._planner = Planner(config.solver.deadline_s)
+        self._planning = Planning(self.facts, config)
         self._actuator = Actuator(
             self.facts,
             self.store.write_desired,
@@ -74,65 +81,71 @@ class Pool:
         self._log = structlog.get_logger("eplb").bind(pool=config.name)
         self._state = State()
         self._cycles = 0
+        self._led_term: int | None = None
         self._key_losses = 0
-        self._asked_base: NDArray[np.int32] | None = None
-        self._plan: Plan | None = None
-        self._before: NDArray[np.int32] | None = None
         self._known_digest = 0
+        self._before: Placement | None = None
+        self._settling_digest = 0
         self._alert = alert.AlertState()
+        self._unsent: deque[bytes] = deque(maxlen=UNSENT_DECISIONS_KEPT)
         self._last: PoolSnapshot | None = None
-        self._last_code: tuple[str, str] = ("", "")
+        self._told: tuple[str, str] = ("", "")
 
     # --- one cycle ------------------------------------------------------------------------------------------------
 
     def cycle(self) -> PoolSnapshot:
-        """Observe, assess, decide, act once; a store that is away changes nothing but the snapshot."""
+        """Observe, assess, decide, act once; whatever fails, the map stays as it is and the snapshot says so."""
         self._cycles += 1
         try:
             snapshot = self._cycle()
         except StoreFenced as error:
-            self._log.warning("fenced", reason=str(error))
             self._lease.step_down()
-            snapshot = self._without_store()
+            snapshot = self._blind(Code.STANDBY, str(error), store_up=True)
         except StoreUnavailable as error:
-            self._log.warning("store_away", reason=str(error))
-            snapshot = self._without_store()
+            snapshot = self._blind(Code.STORE_AWAY, str(error), store_up=False)
+        except EplbError as error:
+            snapshot = self._blind(Code.CYCLE_FAILED, str(error), store_up=True)
+        except Exception as error:  # noqa: BLE001 - logged with its traceback
+            # One pool's fault must not end the others' loop.
+            self._log.exception("cycle_failed")
+            snapshot = self._blind(Code.CYCLE_FAILED, f"{type(error).__name__}: {error}", store_up=True)
         self._last = self._watch(snapshot)
         return self._last
 
     def _cycle(self) -> PoolSnapshot:
         now_ms = self.store.time_ms()
-        self._lead()
-        ranks = LiveRanks.read(self.store.read_live())
-        control = self.store.read_control()
+        ranks = LiveRanks.read(self.store.read_live(), self.facts)
+        self._lead(ranks)
         self._read_frames(ranks)
-        view = self._window.view(now_ms)
         desired = read_desired(self.store.read_desired())
-        status = observe(self.facts, desired, ranks.records, now_ms)
-        seen = self._assess(view, ranks)
-        inputs = Inputs(
-            pool=self.config.name,
-            time_ms=now_ms,
-            term=self._lease.term or desired.term,
-            leader=self._lease.term is not None,
-            paused=control.get(PAUSED_FIELD, b"0") == b"1",
-            map_version=ranks.map_version,
-            assessment=seen,
-            answer=self._answer(ranks, desired, now_ms),
-            movement=_movement(status),
-            realised_gain=self._realised_gain(view, ranks),
+        known = Known(
+            now_ms=now_ms,
+            view=self._window.view(now_ms),
+            ranks=ranks,
+            desired=desired,
+            status=observe(self.facts, desired, ranks.records, now_ms),
+            paused=is_paused(self.store),
         )
+        inputs = self._inputs(known)
         outcome = decide(self._state, inputs, self.config.gate)
-        decision = self._act(outcome, view, ranks, desired, now_ms)
+        # The state is kept before the act: an act whose answer is lost is found again in what the store says.
         self._state = outcome.state
-        if inputs.leader:
-            self.store.append_log(decision.as_json())
-        self._tell(decision)
-        return self._snapshot(inputs, view, ranks, status, decision)
+        try:
+            outcome = self._act(outcome, known)
+        except StoreError:
+            self._keep(outcome.decision, leader=inputs.leader)
+            raise
+        self._state = outcome.state
+        self._keep(outcome.decision, leader=inputs.leader)
+        self._send_decisions()
+        views = [
+            (phase.name.lower(), self._window.view(now_ms, phase)) for phase in self.config.served_phases()
+        ]
+        return snapshot_of(self.config, inputs, known, views, outcome.decision)
 
     def close(self) -> None:
         """Give the lease back and end the solver's process; the map stays as it is."""
-        self._planner.close()
+        self._planning.close()
         try:
             self._lease.release()
         except EplbError as error:
@@ -141,20 +154,36 @@ class Pool:
 
     # --- observe --------------------------------------------------------------------------------------------------
 
-    def _lead(self) -> None:
-        if self._lease.term is not None and self._lease.renew():
+    def _lead(self, ranks: LiveRanks) -> None:
+        floor = max(self._window.term_seen, ranks.term_seen)
+        term = self._lease.term
+        if term is not None and term < floor:
+            # An emptied store gave a term that the ranks refuse: lead anew above what they have seen.
+            self._lease.release()
+        elif term is not None and self._lease.renew():
             return
         if self._cycles > CYCLES_BEFORE_LEADING:
-            term = self._lease.acquire(floor=self._window.term_seen)
+            term = self._lease.acquire(floor=floor)
             if term is not None:
                 self._log.info("leading", term=term)
+                self._planning.warm()
+
+    def _leads_on(self) -> bool:
+        """Whether this process leads under the same term as in the last cycle, or begins to."""
+        term, before = self._lease.term, self._led_term
+        self._led_term = term
+        kept = term is not None and before in (None, term)
+        if not kept and self._state.name is not Name.STANDBY:
+            self._planning.close()
+            self._before = None
+        return kept or (term is not None and self._state.name is Name.STANDBY)
 
     def _read_frames(self, ranks: LiveRanks) -> None:
         rows, digests = ranks.rows, ranks.layer_digests
         if rows is not None and digests is not None and ranks.live_digest != self._known_digest:
+            self._known_digest = ranks.live_digest
             try:
                 self._window.add_map(digests, rows, ranks.shares)
-                self._known_digest = ranks.live_digest
             except WindowError as error:
                 self._log.warning("live_map_refused", reason=str(error))
         nodes = range(self.facts.nodes)
@@ -163,222 +192,185 @@ class Pool:
                 self._window.ingest(time_ms, node, payload)
         if self.store.key_losses != self._key_losses:
             self._key_losses = self.store.key_losses
-            self._window.clear("a stream vanished from the store or its clock stepped back")
+            self._window.clear("a stream vanished from the store or its ids fell back")
 
-    def _assess(self, view: WindowView, ranks: LiveRanks) -> Assessment | None:
-        if view.ranks_seen == 0:
+    # --- assess ---------------------------------------------------------------------------------------------------
+
+    def _inputs(self, known: Known) -> Inputs:
+        leader = self._leads_on()
+        return Inputs(
+            pool=self.config.name,
+            time_ms=known.now_ms,
+            term=self._lease.term or known.desired.term,
+            leader=leader,
+            paused=known.paused,
+            map_version=known.ranks.map_version,
+            assessment=self._assess(known),
+            problem=self._problem(known),
+            answer=self._planning.answer(known.ranks, known.desired, known.now_ms),
+            solving=self._planning.solving,
+            applied_ms=known.desired.offered_ms,
+            movement=self._movement(known),
+            realised_gain=self._realised_gain(known),
+        )
+
+    def _assess(self, known: Known) -> Assessment | None:
+        if known.view.ranks_seen == 0:
             return None
-        return assess(
-            view,
-            self.facts,
-            live_digest=ranks.live_digest,
-            trigger_slices=self.config.gate.trigger_slices,
-            facts_problem=ranks.problem(self.facts),
-        )
+        digest, slices = known.ranks.live_digest, self.config.gate.trigger_slices
+        return assess(known.view, self.facts, live_digest=digest, trigger_slices=slices)
 
-    # --- plan -----------------------------------------------------------------------------------------------------
-
-    def _answer(self, ranks: LiveRanks, desired: Desired, now_ms: int) -> Answer | None:
-        result = self._planner.poll()
-        if result is None:
-            return None
-        base, rows = self._asked_base, ranks.rows
-        if not isinstance(result, PlanResult) or base is None or rows is None:
-            return _failed(result)
-        self._plan = make_plan(
-            self.facts,
-            base,
-            result.target,
-            created_ms=now_ms,
-            shares=result.shares if self.config.dispatch == "weighted" else None,
-            base_shares=ranks.shares,
-            gain_ratio=result.ratio_before - result.ratio_after,
-            reasons=result.reasons,
-        )
-        plan = PlanFacts(
-            plan_id=self._plan.plan_id,
-            map_version=1 + max(ranks.map_version, desired.map_version),
-            moves=self._plan.moves,
-            bytes=self._plan.bytes,
-            ratio_before=result.ratio_before,
-            ratio_after=result.ratio_after,
-            bound=result.bound,
-            slices_planned=result.slices_planned,
-            slices_held_out=result.slices_held_out,
-            reasons=result.reasons,
-        )
-        return Answer(plan, base_is_live=bool(np.array_equal(base, rows)))
-
-    def _ask(self, view: WindowView, ranks: LiveRanks) -> None:
-        rows = ranks.rows
-        if rows is None:
-            raise PlanError("rank 0 has not reported the live map")
-        keep = served_by(view, ranks.live_digest)
-        self._asked_base = rows
-        self._planner.start(
-            PlanRequest(
-                tokens=view.tokens[keep],
-                current=rows,
-                ranks=self.facts.ranks,
-                nodes=self.facts.nodes,
-                slots_per_rank=self.facts.slots_per_rank,
-                slack=self.config.solver.slack,
-                dispatch=self.config.dispatch,
-                effort=self.config.solver.effort,
-                seed=self.config.solver.seed,
+    def _problem(self, known: Known) -> Verdict | None:
+        """What no load can outweigh: ranks of another shape, ranks whose weights are in doubt, frames that are all refused."""
+        ranks = known.ranks
+        if ranks.mismatch:
+            return refuse(
+                Code.FACTS_MISMATCH, ranks.mismatch, "the same facts in the configuration and in the ranks"
             )
+        if ranks.stuck:
+            stuck = ", ".join(map(str, ranks.stuck[:8]))
+            sentence = (
+                f"ranks {stuck} are stuck: their last switch could not be read back, or they left the group"
+            )
+            return refuse(Code.RANKS_STUCK, sentence, "a restart of these ranks")
+        counters = known.view.counters
+        if known.view.ranks_seen == 0 and counters["refused"]:
+            sentence = f"{counters['refused']} frames came and all were refused; the last: {self._window.last_refusal}"
+            return refuse(Code.FRAMES_REFUSED, sentence, "collectors that fit this pool's configuration")
+        return None
+
+    def _movement(self, known: Known) -> Movement:
+        status = known.status
+        plan = self._state.plan
+        closed = (
+            self._state.name is Name.MOVING
+            and status.state is Migration.IDLE
+            and known.desired.plan is not None
+            and (plan is None or plan.plan_id == known.desired.plan.plan_id)
         )
+        if closed and _all_live(known):
+            # The answer to our last write was lost, but the write itself was not.
+            return Movement(str(Migration.ALL_LIVE), "all ranks serve the plan")
+        codes = {code for _, code, _ in status.refusals}
+        return Movement(str(status.state), status.sentence, term_refused=codes == {str(RefusalCode.OLD_TERM)})
+
+    def _realised_gain(self, known: Known) -> float | None:
+        """Ratio that the map before the plan would show on the slices since the switch, minus the measured one."""
+        digest = known.ranks.live_digest
+        if self._state.name is not Name.SETTLING or self._before is None or digest != self._settling_digest:
+            return None
+        if int((known.view.live_digests == digest).sum()) < self.config.gate.min_slices:
+            return None
+        before, self._before = self._before, None
+        return realised_gain(known.view, self.facts, before, digest, self.config.dispatch)
 
     # --- act ------------------------------------------------------------------------------------------------------
 
-    def _act(
-        self, outcome: Outcome, view: WindowView, ranks: LiveRanks, desired: Desired, now_ms: int
-    ) -> Decision:
-        """Do what was decided; when it turns out to be impossible, say so in the record instead."""
+    def _act(self, outcome: Outcome, known: Known) -> Outcome:
+        """Do what was decided; when it turns out to be impossible, go back to observing and say so."""
         try:
-            self._perform(outcome.action, view, ranks, desired, now_ms)
-        except PlanError as error:
-            self._log.warning("not_done", action=str(outcome.action), reason=str(error))
-            return _impossible(outcome.decision, error)
-        return outcome.decision
+            self._perform(outcome.action, known)
+        except (PlanError, FileError) as error:
+            self._planning.forget()
+            if known.status.state is Migration.WAVE_LIVE and self._lease.term is not None:
+                self._actuator.withdraw(known.desired, term=self._lease.term)
+            return abandoned(outcome, Code.NOT_DONE, str(error), self.config.gate.cooldown_s)
+        return outcome
 
-    def _perform(
-        self, action: Action, view: WindowView, ranks: LiveRanks, desired: Desired, now_ms: int
-    ) -> None:
+    def _perform(self, action: Action, known: Known) -> None:
         if action is Action.CANCEL_PLAN:
-            self._planner.close()
+            self._planning.close()
         elif action is Action.ASK_PLAN:
-            self._ask(view, ranks)
+            self._planning.ask(known.view, known.ranks)
         elif action is Action.WRITE_ADVICE:
-            self._advise()
+            path = self._planning.write_advice(self._advice_folder)
+            self._log.info("advice_written", file=str(path))
+            self._planning.forget()
         elif action is not Action.NONE:
-            self._write(action, ranks, desired, now_ms)
+            self._write(action, known)
 
-    def _write(self, action: Action, ranks: LiveRanks, desired: Desired, now_ms: int) -> None:
+    def _write(self, action: Action, known: Known) -> None:
         """Actions on the store's desired map, which only a leader may write."""
-        term = self._lease.term
+        term, desired, live = self._lease.term, known.desired, known.ranks.records
         if term is None:
             raise PlanError("the lease ran out in the middle of the cycle; the next leader goes on")
-        if action is Action.OFFER_NEXT and self._plan is not None and desired.offer is None:
-            self._before = ranks.rows
-            self._actuator.begin(self._plan, desired, ranks.records, term=term, now_ms=now_ms)
+        if action is Action.OFFER_NEXT and self._planning.plan is not None and desired.offer is None:
+            rows = known.ranks.rows
+            self._before = None if rows is None else Placement(rows, known.ranks.shares)
+            self._actuator.begin(self._planning.plan, desired, live, term=term, now_ms=known.now_ms)
         elif action is Action.OFFER_NEXT:
-            self._actuator.offer_next(desired, ranks.records, term=term, now_ms=now_ms)
+            self._actuator.offer_next(desired, live, term=term, now_ms=known.now_ms)
         elif action is Action.OFFER_AGAIN:
-            self._actuator.offer_again(desired, term=term, now_ms=now_ms)
+            self._actuator.offer_again(desired, term=term, now_ms=known.now_ms)
         elif action is Action.CLOSE:
+            self._settling_digest = known.ranks.live_digest
+            self._planning.forget()
             self._actuator.close(desired, term=term)
-            self._plan = None
         else:
-            self._actuator.withdraw(desired, term=term)
-            self._plan, self._before = None, None
             if action is Action.WITHDRAW_AND_PAUSE:
                 set_paused(self.store, paused=True)
-
-    def _advise(self) -> None:
-        if self._plan is None or self._asked_base is None:
-            return
-        path = write_advice(self._advice_folder, self.facts, self._plan, self._asked_base)
-        self._log.info("advice_written", file=str(path), plan_id=self._plan.plan_id, moves=self._plan.moves)
-        self._plan = None
-
-    # --- settle ---------------------------------------------------------------------------------------------------
-
-    def _realised_gain(self, view: WindowView, ranks: LiveRanks) -> float | None:
-        """Ratio that the map before the plan would show on the slices since the switch, minus the measured one."""
-        if self._state.name is not Name.SETTLING or self._before is None:
-            return None
-        keep = view.live_digests == ranks.live_digest
-        if int(keep.sum()) < self.config.gate.min_slices:
-            return None
-        before, self._before = self._before, None
-        return realised_gain(view, self.facts, before, ranks.live_digest, self.config.dispatch)
+            self._before = None
+            self._planning.forget()
+            self._actuator.withdraw(desired, term=term)
 
     # --- show -----------------------------------------------------------------------------------------------------
 
-    def _snapshot(
-        self, inputs: Inputs, view: WindowView, ranks: LiveRanks, status: MigrationStatus, decision: Decision
-    ) -> PoolSnapshot:
-        phases = self.config.served_phases()
-        views = [(phase.name.lower(), self._window.view(inputs.time_ms, phase)) for phase in phases]
-        return PoolSnapshot(
-            pool=self.config.name,
-            time_ms=inputs.time_ms,
-            mode=self.config.gate.mode,
-            leader=inputs.leader,
-            term=inputs.term,
-            paused=inputs.paused,
-            map_version=ranks.map_version,
-            migration_state=str(status.state),
-            ranks_expected=view.ranks_expected,
-            ranks_seen=view.ranks_seen,
-            coverage=view.coverage,
-            stale_ranks=view.stale_ranks,
-            newest_age_s=view.newest_age_s,
-            readings=tuple(
-                read_phase(v, self.facts, name, live_digest=ranks.live_digest) for name, v in views
-            ),
-            counters=view.counters,
-            decision=decision.as_dict(),
-            model_layers=self.facts.model_layers,
-        )
+    def _keep(self, decision: Decision, *, leader: bool) -> None:
+        """Log the decision and keep it for the store's log, which may be away just now."""
+        self._tell(decision)
+        if leader:
+            self._unsent.append(decision.as_json())
 
-    def _without_store(self) -> PoolSnapshot:
-        """The last snapshot, marked: the store is away, so nothing is known to be led."""
-        if self._last is not None:
-            return replace(self._last, leader=self._lease.term is not None, store_up=False)
-        return PoolSnapshot(
+    def _send_decisions(self) -> None:
+        while self._unsent:
+            self.store.append_log(self._unsent[0])
+            self._unsent.popleft()
+
+    def _tell(self, decision: Decision) -> None:
+        """One log line when the decision changes, not one a cycle."""
+        told = (decision.state, str(decision.code))
+        if told != self._told:
+            self._told = told
+            shown = {name: value for name, value in decision.as_dict().items() if name != "pool"}
+            self._log.info("decision", **shown)
+
+    def _blind(self, code: Code, sentence: str, *, store_up: bool) -> PoolSnapshot:
+        """The last snapshot with the reason why there is no newer one."""
+        last = self._last or nothing_known(self.config)
+        decision = Decision(
             pool=self.config.name,
-            time_ms=0,
-            mode=self.config.gate.mode,
-            leader=False,
-            term=0,
-            paused=False,
-            map_version=0,
-            migration_state="idle",
-            ranks_expected=self.facts.ranks,
-            ranks_seen=0,
-            coverage=0.0,
-            stale_ranks=tuple(range(self.facts.ranks)),
-            newest_age_s=None,
-            readings=(),
-            counters={},
-            decision=None,
-            model_layers=self.facts.model_layers,
-            store_up=False,
+            time_ms=last.time_ms,
+            cycle=self._state.cycle,
+            term=last.term,
+            state=str(self._state.name),
+            code=code,
+            sentence=f"{sentence}; no map changes meanwhile",
+            would_change="the store's answer" if not store_up else "the next cycle",
+            map_version=last.map_version,
         )
+        self._tell(decision)
+        leader = self._lease.term is not None
+        return replace(last, leader=leader, store_up=store_up, decision=decision.as_dict())
 
     def _watch(self, snapshot: PoolSnapshot) -> PoolSnapshot:
         """Judge the alert's condition and log its one event when it changes."""
-        rule = alert.AlertRule(
-            self.config.alert.recoverable_excess, self.config.alert.for_s, self.config.alert.keep_s
-        )
+        settings = self.config.alert
+        rule = alert.AlertRule(settings.recoverable_excess, settings.for_s, settings.keep_s)
         excess = alert.worst_excess(snapshot, self.config.gate.coverage) if snapshot.store_up else None
         self._alert, event = alert.observe(self._alert, excess, time.monotonic(), rule)
         if event is not None:
             alert.log_event(self._log, self.config.name, event, rule)
         return replace(snapshot, alerting=self._alert.high)
 
-    def _tell(self, decision: Decision) -> None:
-        """One log line when the decision changes, not one a cycle."""
-        told = (decision.state, str(decision.code))
-        if told != self._last_code:
-            self._last_code = told
-            self._log.info(
-                "decision", **{name: value for name, value in decision.as_dict().items() if name != "pool"}
-            )
 
-
-def _movement(status: MigrationStatus) -> Movement:
-    codes = {code for _, code, _ in status.refusals}
-    return Movement(str(status.state), status.sentence, term_refused=codes == {str(RefusalCode.OLD_TERM)})
-
-
-def _failed(result: PlanResult | PlanFailure) -> Answer:
-    if isinstance(result, PlanResult):
-        return Answer(None, Code.PLAN_STALE, "rank 0 no longer reports its live map; the plan is dropped")
-    return Answer(None, Code(result.code), result.sentence)
-
-
-def _impossible(decision: Decision, error: PlanError) -> Decision:
-    return replace(decision, code=Code.PLAN_STALE, sentence=f"{decision.sentence}; not done: {error}")
+def _all_live(known: Known) -> bool:
+    plan, records = known.desired.plan, known.ranks.records
+    return (
+        plan is not None
+        and len(records) > 0
+        and all(
+            record.digests[change.layer] == change.target_digest
+            for change in plan.changes
+            for record in records.values()
+        )
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.digests import live_map_digest
-from eplb.migration import read_records
+from eplb.migration import of_one_run, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LiveRanks:
-    """The readable live records of one pool, by rank; ``unreadable`` counts those that are damaged.
+    """The live records of the group that serves now, by rank; only rank 0's carries the map's rows and the pool's facts.
 
-    Only rank 0's record carries the map's rows and the pool's facts.
+    ``damaged`` why a record could not be read, by rank. ``mismatch`` how the ranks differ from the configuration, "" = they
+    do not.
     """
 
     records: dict[int, LiveRecord]
-    unreadable: int = 0
+    damaged: dict[int, str]
+    mismatch: str = ""
 
     @classmethod
-    def read(cls, raw: Mapping[int, bytes]) -> LiveRanks:
-        """Decode what ``Store.read_live`` gave; a damaged record counts as none."""
+    def read(cls, raw: Mapping[int, bytes], facts: PoolFacts) -> LiveRanks:
+        """Decode what ``Store.read_live`` gave; records of an earlier or larger group are left out."""
         records, damaged = read_records(raw)
-        return cls(records, len(damaged))
+        return cls(of_one_run(facts, records), damaged, _mismatch(records, facts))
 
     @property
     def first(self) -> LiveRecord | None:
@@ -67,25 +69,36 @@ class LiveRanks:
         return 0 if digests is None else live_map_digest(digests)
 
     @property
+    def agree(self) -> bool:
+        """Whether all ranks that report serve the same map."""
+        return len({record.digests for record in self.records.values()}) <= 1
+
+    @property
     def map_version(self) -> int:
-        """The highest map_version that any rank reports."""
-        return max((record.map_version for record in self.records.values()), default=0)
+        """The map_version that all ranks have reached."""
+        return min((record.map_version for record in self.records.values()), default=0)
 
     @property
     def term_seen(self) -> int:
         """The highest term that any rank has seen."""
         return max((record.term_seen for record in self.records.values()), default=0)
 
-    def problem(self, facts: PoolFacts) -> str:
-        """How the ranks differ from the configuration or from each other, "" = they do not."""
-        first = self.first
-        if first is None or first.facts is None:
-            return ""
-        for field in fields(facts):
-            ours, theirs = getattr(facts, field.name), getattr(first.facts, field.name)
-            if field.name == "bytes_per_expert" and 0 in (ours, theirs):
-                continue
-            if ours != theirs:
-                return f"the ranks report {field.name} {theirs}, the configuration has {ours}; correct one of them"
-        beyond = [rank for rank in self.records if rank >= facts.ranks]
-        return f"rank {min(beyond)} reports, the pool has ranks 0 to {facts.ranks - 1}" if beyond else ""
+    @property
+    def stuck(self) -> tuple[int, ...]:
+        """Ranks whose last switch could not be read back, or that left the group."""
+        return tuple(sorted(rank for rank, record in self.records.items() if record.state == "stuck"))
+
+
+def _mismatch(records: Mapping[int, LiveRecord], facts: PoolFacts) -> str:
+    first = records.get(0)
+    if first is None or first.facts is None:
+        return ""
+    for field in fields(facts):
+        ours, theirs = getattr(facts, field.name), getattr(first.facts, field.name)
+        if field.name == "bytes_per_expert" and 0 in (ours, theirs):
+            continue
+        if ours != theirs:
+            return (
+                f"the ranks report {field.name} {theirs}, the configuration has {ours}; correct one of them"
+            )
+    return ""

@@ -18,7 +18,7 @@ class PhaseReading:
     ``quality``: how the ratio was had: ``exact``, ``sampled 1/n`` or ``predicted``.
     ``excess`` mean over layers of ratio - 1. ``noise_floor`` the excess that sampling noise alone would show on the same
     steps. ``recoverable_excess`` = excess - that of a balanced map on the same steps.
-    ``node_max_tokens``, ``node_mean_tokens``: float64 [nodes], the most loaded rank's and the mean rank's tokens per slice.
+    ``node_max_tokens``, ``node_mean_tokens``: float64 [nodes], the most loaded rank's and the mean rank's tokens per step.
     ``top_ranks``: (rank, load / mean load), the most loaded first, at most 8.
     ``layer_rank_load``: float64 [layers, ranks], load / mean load. Times are means in microseconds over sampled steps.
     """

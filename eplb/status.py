@@ -9,12 +9,13 @@ from eplb.ranks import LiveRanks
 from eplb.store.control import is_paused
 
 if TYPE_CHECKING:
+    from collectors.facts import PoolFacts
     from eplb.store.client import Store
 
 
-def read_status(store: Store) -> dict[str, Any]:
+def read_status(store: Store, facts: PoolFacts) -> dict[str, Any]:
     """Desired, live, control and the last decision of a pool."""
-    ranks = LiveRanks.read(store.read_live())
+    ranks = LiveRanks.read(store.read_live(), facts)
     desired = store.read_desired()
     last = store.read_log(1)
     states: dict[str, int] = {}
@@ -28,7 +29,8 @@ def read_status(store: Store) -> dict[str, Any]:
         "rank_states": states,
         "map_version": ranks.map_version,
         "live_digest": f"{ranks.live_digest:016x}" if ranks.live_digest else None,
-        "live_maps_agree": len({record.digests for record in ranks.records.values()}) <= 1,
+        "live_maps_agree": ranks.agree,
+        "problem": ranks.mismatch or next(iter(ranks.damaged.values()), ""),
         "decision": json.loads(last[0]) if last else None,
     }
 
@@ -41,6 +43,7 @@ def status_text(facts: dict[str, Any]) -> str:
         f"pool {facts['pool']}   term {facts['term']}   {'PAUSED' if facts['paused'] else 'not paused'}",
         f"ranks reporting {facts['ranks_reporting']} ({states}), {agree}",
         f"map_version {facts['map_version']}   live digest {facts['live_digest'] or 'unknown'}",
+        *([f"PROBLEM: {facts['problem']}"] if facts["problem"] else []),
         decision_line(facts["decision"]) if facts["decision"] else "no decision yet: is `eplb run` running?",
     ]
     return "\n".join(lines)

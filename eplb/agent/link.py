@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from collectors.keys import desired_key, live_key
+from collectors.urls import masked_url
 from eplb.agent.header import MAX_OFFER_BYTES
 from eplb.agent.wire import LiveRecord, encode_live
 from eplb.errors import ConfigError
@@ -218,5 +219,5 @@ def _connect(url: str, timeout_s: float) -> redis.Redis:
         )
     except ValueError as error:
         raise ConfigError(
-            f"store URL {url!r}: {error}; use redis://host:port/0, rediss:// or unix:///path.sock"
+            f"store URL {masked_url(url)!r}: {error}; use redis://host:port/0, rediss:// or unix:///path.sock"
         ) from error

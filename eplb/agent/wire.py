@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collectors.errors import FactsError
 from collectors.facts import PoolFacts
 from eplb.errors import OfferError
 
@@ -176,5 +177,5 @@ def decode_live(raw: bytes) -> LiveRecord:
             shares_rows=None if shares is None else tuple(tuple(float(x) for x in row) for row in shares),
             facts=facts,
         )
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError, FactsError) as error:
         raise OfferError(f"live record: a field is missing or of the wrong type ({error!s:.120})") from error

@@ -92,9 +92,9 @@ def status(file: Path, settings: tuple[str, ...], pool: str | None, as_json: boo
     """Show what the daemon asks for, what the ranks serve, and the last decision."""
     from eplb.status import read_status, status_text
 
-    _, store = _open(file, settings, pool)
+    config, store = _open(file, settings, pool)
     with store:
-        facts = read_status(store)
+        facts = read_status(store, config.pool(store.pool).facts())
     click.echo(json.dumps(facts, indent=2) if as_json else status_text(facts))
     return exits.OK
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
+from collectors.urls import masked_url
 from eplb.config.pools import (
     DaemonConfig,
     ModelConfig,
@@ -36,7 +37,6 @@ from eplb.config.sections import (
     SolverConfig,
     StoreConfig,
     WindowConfig,
-    masked_url,
 )
 from eplb.config.sources import Source, merge, read_environment, read_file, read_overrides
 from eplb.errors import ConfigError
@@ -62,7 +62,6 @@ __all__ = [
     "changed",
     "format_layers",
     "load_config",
-    "masked_url",
     "parse_layers",
     "to_yaml",
 ]

@@ -24,6 +24,9 @@ from eplb.config.sections import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+LEASE_USED = 0.75
+"""Part of its life after which a leader that could not renew its lease steps down."""
+
 MOST_LAYERS = 10_000
 """More layers than any model has; a range beyond it is a slip of the pen."""
 
@@ -177,12 +180,12 @@ class DaemonConfig(Section):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two pools are named {twice[0]!r}; a pool's name is its key in the store")
-        need_s = self.cycle_s + 2 * self.store.timeout_s
+        need_s = (self.cycle_s + 2 * self.store.timeout_s * len(self.pools)) / LEASE_USED
         if need_s > self.store.lease_ttl_s:
             raise ValueError(
-                f"cycle_s + 2 x store.timeout_s = {need_s:g} s is longer than store.lease_ttl_s "
-                f"{self.store.lease_ttl_s:g} s: one slow answer would cost the leader its lease; raise store.lease_ttl_s "
-                f"to at least {need_s:g}"
+                f"a cycle of {self.cycle_s:g} s and two slow answers for each of {len(self.pools)} pools do not fit into "
+                f"{LEASE_USED:.0%} of store.lease_ttl_s {self.store.lease_ttl_s:g} s, so a slow store would cost the leader its "
+                f"lease; raise store.lease_ttl_s to at least {need_s:.0f}"
             )
         for pool in self.pools:
             if pool.window.window_s < self.cycle_s:

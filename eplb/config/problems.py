@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from eplb.config.sections import masked_url
+from collectors.urls import masked_url
 from eplb.config.sources import ENV_DELIMITER, ENV_PREFIX, Location, Source, format_path
 
 if TYPE_CHECKING:

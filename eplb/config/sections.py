@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from collectors.urls import masked_url
 
 STORE_SCHEMES = ("redis", "rediss", "unix")
 """URL schemes of a store: TCP, TCP with TLS, unix socket."""
@@ -17,20 +19,6 @@ class Section(BaseModel):
     """Base of every section: frozen, no unknown key, no NaN or infinity; numbers given as strings are parsed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-
-
-def masked_url(url: str) -> str:
-    """The URL with its password replaced, fit for a message or a log."""
-    try:
-        parts = urlsplit(url)
-        password = parts.password
-    except ValueError:
-        return "(unreadable URL)"
-    if password is None:
-        return url
-    user_and_host = parts.netloc.rsplit("@", 1)
-    user = user_and_host[0].split(":", 1)[0]
-    return urlunsplit(parts._replace(netloc=f"{user}:***@{user_and_host[1]}"))
 
 
 def _check_store_url(url: str) -> str:
@@ -58,8 +46,9 @@ class StoreConfig(Section):
     """Run a private Valkey on a unix socket that ends with the daemon; for one host only."""
     timeout_s: float = Field(default=2.0, gt=0, le=60)
     """Longest wait for one answer. 2 s is far above a healthy round trip (1 ms) and short enough to keep the lease."""
-    lease_ttl_s: float = Field(default=15.0, gt=0, le=600)
-    """A leader that stops renewing is replaced after this time. 15 s = three cycles of the default length."""
+    lease_ttl_s: float = Field(default=30.0, gt=0, le=600)
+    """A leader that stops renewing is replaced after this time. 30 s = six cycles of the default length, and room for slow
+    answers of the store for several pools."""
 
     @model_validator(mode="after")
     def _one_store(self) -> StoreConfig:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eplb.agent.wire import Offer
+from eplb.agent.header import MAX_OFFER_BYTES
+from eplb.agent.wire import Offer, encode_offer
 from eplb.errors import PlanError, PlanStale
-from eplb.migration.desired import Desired
+from eplb.migration.desired import Desired, of_one_run
 from eplb.migration.status import MigrationStatus, State, observe
 from eplb.migration.waves import waves
 
@@ -57,6 +58,7 @@ class Actuator:
             PlanStale: ranks are missing or disagree, or the live map is not the plan's base.
             PlanError: a wave is on offer, the plan changes nothing, or a layer does not fit into staging.
         """
+        live = of_one_run(self._facts, live)
         status = self.observe(desired, live, now_ms)
         if status.busy:
             raise PlanError(f"plan {plan.plan_id}: {status.offer} is {status.state}; one wave at a time")
@@ -73,6 +75,7 @@ class Actuator:
             PlanError: the wave on offer is not live on all ranks, or nothing is left to move.
             PlanStale: ranks are missing or disagree, or a layer serves neither base nor target.
         """
+        live = of_one_run(self._facts, live)
         status = self.observe(desired, live, now_ms)
         if status.state is not State.WAVE_LIVE or desired.plan is None or desired.offer is None:
             raise PlanError(f"no next wave: {status.state}: {status.sentence}")
@@ -133,6 +136,12 @@ class Actuator:
             expires_after_s=self._offer_expires_s,
             changes=left[0],
         )
+        size = len(encode_offer(offer))
+        if size > MAX_OFFER_BYTES:
+            raise PlanError(
+                f"plan {plan.plan_id}: wave {wave + 1} is an offer of {size} bytes, ranks read at most {MAX_OFFER_BYTES}; "
+                "lower migration.staging_slots, so that waves have fewer layers"
+            )
         return self._write(replace(desired, offer=offer, offered_ms=now_ms, damaged=()))
 
     def _write(self, desired: Desired) -> Desired:

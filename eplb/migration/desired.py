@@ -12,6 +12,8 @@ from eplb.migration.plan import Plan, decode_plan, encode_plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from collectors.facts import PoolFacts
+
 T = TypeVar("T")
 
 
@@ -68,6 +70,19 @@ def read_records(raw: Mapping[int, bytes]) -> tuple[dict[int, LiveRecord], dict[
         else:
             damaged[rank] = f"the record under rank {rank} says that it is rank {record.rank}'s"
     return records, damaged
+
+
+def of_one_run(facts: PoolFacts, records: Mapping[int, LiveRecord]) -> dict[int, LiveRecord]:
+    """The records that speak of this pool's present group: rank 0 names the run; shape and ranks must be the pool's.
+
+    A record of an earlier life of the group, or of a larger one, says nothing about this one.
+    """
+    run_id = records[0].run_id if 0 in records else None
+    return {
+        rank: record
+        for rank, record in records.items()
+        if 0 <= rank < facts.ranks and len(record.digests) == facts.layers and run_id in (None, record.run_id)
+    }
 
 
 def _number(fields: Mapping[str, bytes], name: str, damaged: list[str]) -> int:

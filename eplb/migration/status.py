@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from eplb.migration.desired import of_one_run
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -183,7 +185,7 @@ TABLE: tuple[Row, ...] = (
 
 def observe(facts: PoolFacts, desired: Desired, live: dict[int, LiveRecord], now_ms: int) -> MigrationStatus:
     """Where the migration stands; pure, so that any leader at any time finds the same. ``now_ms``: store time."""
-    present = _one_run(facts, live)
+    present = of_one_run(facts, live)
     evidence = _gather(facts, desired, present, now_ms)
     row = next(row for row in TABLE if row.holds(evidence))
     offer, sentence = evidence.offer, row.sentence(evidence)
@@ -208,16 +210,6 @@ def observe(facts: PoolFacts, desired: Desired, live: dict[int, LiveRecord], now
         waiting=evidence.waiting,
         map_version=status.map_version,
     )
-
-
-def _one_run(facts: PoolFacts, live: dict[int, LiveRecord]) -> dict[int, LiveRecord]:
-    # A rank of an earlier life of the group says nothing about this one; rank 0 names the life.
-    run_id = live[0].run_id if 0 in live else None
-    return {
-        rank: record
-        for rank, record in live.items()
-        if 0 <= rank < facts.ranks and len(record.digests) == facts.layers and run_id in (None, record.run_id)
-    }
 
 
 def _serve(records: dict[int, LiveRecord], change: LayerChange) -> bool:

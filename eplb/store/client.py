@@ -20,6 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from collectors.keys import FRAME_FIELD, control_key, desired_key, live_key, load_key, log_key
+from collectors.urls import masked_url
 from eplb.errors import ConfigError, StoreError, StoreFenced, StoreUnavailable
 from eplb.store.scripts import FENCED_WRITE
 
@@ -34,8 +35,8 @@ _BLOCK_SHARE = 0.5
 class Store:
     """Read a pool's frames and live records, write its desired map, control switches and decision log.
 
-    One instance a pool and thread. A call fails with a named error after ``socket_timeout_s`` and ``retries`` short
-    retries; a refused connection fails at once. ``window_s`` is how far back the first read of a stream goes, by the
+    One instance a pool and thread. A call fails with a named error after ``socket_timeout_s``, a refused connection after
+    ``retries`` retries within half a second. ``window_s`` is how far back the first read of a stream goes, by the
     store's clock. ``key_losses`` counts streams that vanished or whose ids fell back (emptied store, clock stepped back).
 
     Raises:
@@ -217,7 +218,7 @@ def connect(url: str, *, socket_timeout_s: float = 2.0, retries: int = 3) -> red
     Raises:
         ConfigError: the URL is malformed.
     """
-    shown = without_password(url)
+    shown = masked_url(url)
     if not url.startswith(_URL_SCHEMES):
         raise ConfigError(
             f"store URL {shown!r}: must begin with {', '.join(_URL_SCHEMES)}; for example redis://localhost:6379/0 or unix:///run/redis.sock"
@@ -233,7 +234,10 @@ def connect(url: str, *, socket_timeout_s: float = 2.0, retries: int = 3) -> red
             protocol=2,
             socket_timeout=socket_timeout_s,
             socket_connect_timeout=socket_timeout_s,
-            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), retries),
+            # A refused connection may be a restart; a time-out is not asked again, so that a wait is one time-out long.
+            retry=Retry(
+                ExponentialBackoff(cap=0.2, base=0.02), retries, supported_errors=(RedisConnectionError,)
+            ),
         )
     except (ValueError, TypeError) as error:
         raise ConfigError(
@@ -248,23 +252,17 @@ def store_errors(url: str) -> Generator[None]:
         yield
     except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
         raise StoreError(
-            f"store {without_password(url)} refuses this user: {error}; check user and password, and configs/redis/users.acl"
+            f"store {masked_url(url)} refuses this user: {error}; check user and password, and configs/redis/users.acl"
         ) from error
     except (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError) as error:
         raise StoreUnavailable(
-            f"store {without_password(url)} does not answer: {error}; check that it runs and that the URL is right "
-            "(EPLB_STORE), or use the embedded store"
+            f"store {masked_url(url)} does not answer: {error}; check that it runs and that the URL is right "
+            "(store.url, EPLB_STORE__URL), or use the embedded store"
         ) from error
     except RedisError as error:
         raise StoreError(
-            f"store {without_password(url)}: {error}; Redis 6.2 or later, or Valkey, is needed"
+            f"store {masked_url(url)}: {error}; Redis 6.2 or later, or Valkey, is needed"
         ) from error
-
-
-def without_password(url: str) -> str:
-    """The URL as it may be shown in messages and logs."""
-    scheme, mark, rest = url.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
 
 
 def _place(entry_id: bytes) -> tuple[int, int]:

@@ -89,10 +89,12 @@ def test_real_processes_switch_together_and_one_that_refuses_or_fails_holds_all(
     for process in processes:
         process.join(timeout=30)
     assert [process.exitcode for process in processes] == [0] * FACTS.ranks
+    assert answers[0][3][2] == "transfer_failed"
     wanted = layer_map_digests(FACTS.model_layers, TARGET).tolist()
     for _, moved, kept, cut_off, run_id, refusals in answers:
         assert moved == ("switched", 1, wanted, True)
         assert kept == ("refused", 0, wanted, True)
-        assert cut_off == ("refused", 0, "transfer_failed", True)
+        # A rank that still waits for its peer when rank 0 has given up hears that the offer is gone.
+        assert cut_off in {("refused", 0, "transfer_failed", True), ("refused", 0, "withdrawn", True)}
         assert run_id == 0
         assert [(rank, code) for rank, code, _ in refusals] == [(2, "old_term")]

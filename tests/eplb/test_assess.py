@@ -9,6 +9,7 @@ from collectors.digests import layer_map_digests, live_map_digest
 from collectors.facts import Frame, FrameHeader, Kind, Phase, PhaseTotals, PoolFacts, StepSample
 from eplb.assess import assess, read_phase, realised_gain, served_by
 from eplb.window import Window
+from placement import Placement
 
 FACTS = PoolFacts("p", ranks=4, nodes=2, slots_per_rank=3, experts=8, top_k=2, model_layers=(3, 4))
 ROWS = np.tile(np.arange(12, dtype=np.int32) % 8, (2, 1))
@@ -124,9 +125,7 @@ def test_reading_adds_up():
     """Node loads, ranks and layers in a reading are those of the counts."""
     view = window_with((ROWS, SKEWED))
     reading = read_phase(view, FACTS, "decode", live_digest=digest_of(ROWS))
-    assert reading.node_mean_tokens.sum() * 2 * STEPS == pytest.approx(
-        STEPS * TOKENS * 2 * len(FACTS.model_layers)
-    )
+    assert reading.node_mean_tokens.sum() * 2 == pytest.approx(TOKENS * 2 * len(FACTS.model_layers))
     assert reading.layer_rank_load.mean() == pytest.approx(1.0)
     assert [load for _, load in reading.top_ranks] == sorted(
         (load for _, load in reading.top_ranks), reverse=True
@@ -138,9 +137,12 @@ def test_reading_adds_up():
 
 def test_realised_gain_compares_both_maps_on_the_same_slices():
     """The map before is evaluated on what came after; the live one was measured there."""
-    view = window_with((ROWS, SKEWED), (OTHER, SKEWED))
-    gain = realised_gain(view, FACTS, OTHER, digest_of(OTHER), "even")
-    assert abs(gain) < 0.1
+    better = np.tile(np.array([0, 1, 2, 4, 3, 5, 0, 6, 7, 4, 1, 2], dtype=np.int32), (2, 1))
+    view = window_with((ROWS, SKEWED), (better, SKEWED))
+    same = realised_gain(view, FACTS, Placement(better), digest_of(better), "even")
+    gained = realised_gain(view, FACTS, Placement(ROWS), digest_of(better), "even")
+    assert abs(same) < 0.1
+    assert gained > same + 0.1
 
 
 def test_no_slices_give_no_numbers():

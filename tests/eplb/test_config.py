@@ -266,12 +266,12 @@ def test_settings_of_a_pool_that_contradict_each_other_are_refused(write, change
     assert message in refusal(write(tree(pools=[pool(**change)])))
 
 
-def test_a_lease_that_one_slow_answer_would_lose_is_refused(write):
-    """A cycle and two store time-outs must fit into the lease."""
-    path = write(tree(cycle_s=10, store={"embedded": True, "timeout_s": 3}))
+def test_a_lease_that_slow_answers_would_lose_is_refused(write):
+    """A cycle and two store time-outs for each pool must fit into the part of the lease in which it can be renewed."""
+    path = write(tree(cycle_s=10, store={"embedded": True, "timeout_s": 10}))
 
-    assert "raise store.lease_ttl_s to at least 16" in refusal(path)
-    assert load_config(path, {"store.lease_ttl_s": 16}).store.lease_ttl_s == 16
+    assert "raise store.lease_ttl_s to at least 40" in refusal(path)
+    assert load_config(path, {"store.lease_ttl_s": 40}).store.lease_ttl_s == 40
 
 
 def test_two_pools_of_one_name_are_refused(write):

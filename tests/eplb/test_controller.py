@@ -1,6 +1,5 @@
 """Rules of the controller: every transition, and golden decision logs of whole stories."""
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +8,20 @@ import pytest
 
 from eplb.assess import Assessment
 from eplb.config import GateConfig
-from eplb.controller import TRANSITIONS, Action, Answer, Event, Inputs, Movement, Name, State, decide
+from eplb.controller import (
+    TRANSITIONS,
+    Action,
+    Answer,
+    Event,
+    Inputs,
+    Movement,
+    Name,
+    State,
+    abandoned,
+    decide,
+)
 from eplb.decisions import Code, PlanFacts
+from eplb.gate import refuse
 
 GOLDEN = Path(__file__).parent / "golden"
 SETTINGS = GateConfig(
@@ -57,7 +68,7 @@ STORIES = {
     "applied": [
         ("elected", BASE),
         ("skewed load", BASE),
-        ("solving", BASE),
+        ("solving", replace(BASE, solving=True)),
         ("plan arrives", replace(BASE, answer=Answer(PLAN))),
         ("ranks stage", moved("moving", "wave 1 of 2 is offered; 8 of 8 ranks stage it")),
         ("wave 1 live", moved("wave_live", "wave 1 of 2 is live on all 8 ranks")),
@@ -83,9 +94,11 @@ STORIES = {
         ("paused", replace(BASE, paused=True)),
         (
             "facts differ",
-            replace(
-                BASE, assessment=replace(SEEN, facts_problem="ranks report 64 experts, the configuration 32")
-            ),
+            replace(BASE, problem=refuse(Code.FACTS_MISMATCH, "the ranks report 64 experts", "one truth")),
+        ),
+        (
+            "a rank is stuck",
+            replace(BASE, problem=refuse(Code.RANKS_STUCK, "ranks 1 are stuck", "a restart")),
         ),
         ("lease lost", replace(BASE, leader=False)),
     ],
@@ -103,6 +116,12 @@ STORIES = {
             "timeout",
             replace(BASE, answer=Answer(None, Code.PLANNING_TIMEOUT, "no plan after 30.1 s (deadline 30 s)")),
         ),
+    ],
+    "lost_solve": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        ("the solver is gone", BASE),
+        ("asked anew", BASE),
     ],
     "small_gain": [
         ("elected", BASE),
@@ -154,7 +173,7 @@ def test_every_transition_is_reached_by_a_story():
     wanted = {
         (before, after, action)
         for (before, event), (after, action) in TRANSITIONS.items()
-        if event not in (Event.LEAD_LOST, Event.PLAN_ADVISED)
+        if event not in (Event.LEAD_LOST, Event.PLAN_ADVISED, Event.UNWANTED)
     }
     assert wanted <= seen
 
@@ -180,6 +199,41 @@ def test_observe_mode_never_asks_for_a_plan():
     settings = SETTINGS.model_copy(update={"mode": "observe"})
     outcome = decide(State(name=Name.OBSERVING), BASE, settings)
     assert (outcome.action, outcome.decision.code) == (Action.NONE, Code.OBSERVE_ONLY)
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+@pytest.mark.parametrize("name", [Name.OBSERVING, Name.MOVING])
+def test_a_mode_that_moves_nothing_withdraws_what_is_on_offer(mode, name):
+    """A daemon restarted in another mode than auto stops a plan between waves and finishes none."""
+    settings = SETTINGS.model_copy(update={"mode": mode})
+    for state in ("moving", "wave_live"):
+        outcome = decide(State(name=name, plan=PLAN), moved(state), settings)
+        assert (outcome.action, outcome.state.name) == (Action.WITHDRAW, Name.OBSERVING)
+        assert outcome.decision.code is Code.WITHDRAWN
+    in_doubt = decide(State(name=name, plan=PLAN), moved("in_doubt"), settings)
+    assert in_doubt.action is Action.NONE
+
+
+def test_a_new_leader_keeps_the_cooldown_of_the_last_offer():
+    """Ten seconds after an offer the next leader waits for the rest of the cooldown."""
+    outcome = decide(State(), replace(BASE, applied_ms=BASE.time_ms - 10_000), SETTINGS)
+    assert outcome.state.cooldown_until_ms == BASE.time_ms + 50_000
+    assert decide(outcome.state, BASE, SETTINGS).decision.code is Code.COOLDOWN
+
+
+def test_a_store_clock_that_steps_back_does_not_stretch_the_cooldown():
+    """The rest of a cooldown is never longer than the cooldown."""
+    state = State(name=Name.OBSERVING, cooldown_until_ms=BASE.time_ms + 86_400_000)
+    assert decide(state, BASE, SETTINGS).state.cooldown_until_ms == BASE.time_ms + 60_000
+
+
+def test_an_action_that_was_impossible_leads_back_to_observing():
+    """The record says what was meant and why it was not done, and a cooldown begins."""
+    meant = decide(State(name=Name.PLANNING), replace(BASE, answer=Answer(PLAN)), SETTINGS)
+    outcome = abandoned(meant, Code.NOT_DONE, "ranks [2] serve another map", 60.0)
+    assert (outcome.state.name, outcome.action, outcome.state.plan) == (Name.OBSERVING, Action.NONE, None)
+    assert outcome.state.cooldown_until_ms == BASE.time_ms + 60_000
+    assert outcome.decision.sentence.endswith("not done: ranks [2] serve another map")
 
 
 def test_pause_stops_the_next_wave_but_not_the_one_in_flight():
@@ -234,4 +288,3 @@ def test_every_state_has_a_way_to_hold_or_leave():
     assert befores == set(Name)
     assert afters == set(Name)
     assert all((a, Event.LEAD_LOST) in TRANSITIONS for a in Name if a is not Name.STANDBY)
-    assert len(list(itertools.chain(TRANSITIONS))) == len(TRANSITIONS)

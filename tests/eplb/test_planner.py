@@ -1,6 +1,8 @@
 """Rules of the planner process."""
 
 import multiprocessing
+import os
+import signal
 import time
 
 import numpy as np
@@ -105,13 +107,17 @@ def test_pln_13_deadline_kills_the_solve_and_the_next_one_works():
 
 @pytest.mark.slow
 def test_a_dead_process_is_told():
-    """A solver killed from outside is a failure, not a wait for ever."""
+    """A solver killed from outside, before or under a request, is a failure and not a wait for ever."""
     planner = Planner(deadline_s=60.0)
     try:
+        planner.warm()
+        os.kill(planner.pid, signal.SIGSTOP)
         planner.start(request_of())
-        for process in multiprocessing.active_children():
-            process.kill()
+        os.kill(planner.pid, signal.SIGKILL)
         answer = wait_for(planner)
-        assert isinstance(answer, (PlanFailure, PlanResult))
+        assert isinstance(answer, PlanFailure)
+        assert "exit code -9" in answer.sentence
+        planner.start(request_of())
+        assert isinstance(wait_for(planner), PlanResult)
     finally:
         planner.close()

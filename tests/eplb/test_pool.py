@@ -1,151 +1,15 @@
 """Rules of one served pool: a real store, the real planner process, and ranks that are threads with real agents."""
 
 import json
-import threading
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from agent_crew import CrewMemory, start_map
+from agent_crew import start_map
+from pool_world import FACTS, Ranks, config, make_pool, serve
 
-from collectors import Kind, Phase, Publisher, Recorder
-from collectors.facts import PoolFacts
-from eplb.agent import Agent, StoreLink, ThreadGroup, ThreadTransport
-from eplb.config import DaemonConfig
 from eplb.controller import Name
-from eplb.pool import Pool
 from eplb.store.client import Store
 from eplb.store.control import set_paused
-
-FACTS = PoolFacts(
-    "main",
-    ranks=4,
-    nodes=2,
-    slots_per_rank=3,
-    experts=8,
-    top_k=2,
-    model_layers=(3, 4, 7),
-    bytes_per_expert=140,
-)
-SKEW = np.array([12, 9, 8, 1, 1, 1, 1, 1], dtype=float)
-TOKENS_PER_STEP = 64
-LIMIT_S = 60.0
-
-
-def config(mode="auto", **gate):
-    settings = {
-        "mode": mode,
-        "cooldown_s": 1.0,
-        "min_slices": 20,
-        "min_tokens": 1000,
-        "min_gain": 0.02,
-        **gate,
-    }
-    return DaemonConfig.model_validate(
-        {
-            "store": {"url": "unix:///unused"},
-            "cycle_s": 0.2,
-            "pools": [
-                {
-                    "name": FACTS.pool,
-                    "topology": {"ranks": 4, "nodes": 2, "slots_per_rank": 3},
-                    "model": {"experts": 8, "top_k": 2, "moe_layers": [3, 4, 7], "bytes_per_expert": 140},
-                    "kind": "received_slots",
-                    "phases": ["decode"],
-                    "window": {"window_s": 30, "max_slices": 100},
-                    "gate": settings,
-                }
-            ],
-        }
-    )
-
-
-class Ranks:
-    """Four ranks on threads that route a skewed stream by the live map, count it, publish it and take part in votes."""
-
-    def __init__(self, url):
-        self.agents = [None] * FACTS.ranks
-        self.step = 0
-        self._url, self._stop = url, threading.Event()
-        groups, routes = ThreadGroup.create(FACTS.ranks, 20.0), ThreadTransport.create(FACTS.ranks, 20.0)
-        pace = ThreadGroup.create(FACTS.ranks, 20.0)
-        self._threads = [
-            threading.Thread(target=self._serve, args=(rank, groups[rank], routes[rank], pace[rank]))
-            for rank in range(FACTS.ranks)
-        ]
-
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _serve(self, rank, group, transport, pace):
-        rows = start_map(FACTS)
-        recorder = Recorder(FACTS, rank, Kind.RECEIVED_SLOTS)
-        link = StoreLink(self._url, FACTS.pool, rank, poll_s=0.05, heartbeat_s=0.5)
-        memory = CrewMemory(FACTS, rank, rows)
-        agent = Agent(
-            FACTS, group, transport, memory, rows, run_id=5, incarnation=rank, link=link, recorder=recorder
-        )
-        self.agents[rank] = agent
-        recorder.register(agent.run_id, 0, agent.layer_digests)
-        publisher = Publisher(
-            recorder,
-            url=self._url,
-            node=rank * FACTS.nodes // FACTS.ranks,
-            interval_s=0.1,
-            term=lambda: agent.term_seen,
-        )
-        link.start()
-        publisher.start()
-        step = 0
-        while pace.min(0 if self._stop.is_set() else 1):
-            step += 1
-            agent.before_forward(step)
-            recorder.record_step(
-                step, Phase.DECODE, received(agent.live, rank, step), TOKENS_PER_STEP // FACTS.ranks
-            )
-            self.step = step
-            time.sleep(0.005)
-        agent.close()
-        publisher.stop()
-        link.stop()
-
-
-def received(rows, rank, step):
-    """Tokens that a rank's slots receive in a step, the same draw on all ranks: int64 [layers, slots_per_rank]."""
-    counts = np.zeros((FACTS.layers, FACTS.slots), dtype=np.int64)
-    for layer in range(FACTS.layers):
-        rng = np.random.default_rng([step, layer])
-        keys = rng.exponential(size=(TOKENS_PER_STEP, FACTS.experts)) / np.roll(SKEW, layer)
-        for expert in keys.argsort(axis=1)[:, : FACTS.top_k].ravel():
-            slots = np.flatnonzero(rows[layer] == expert)
-            counts[layer, slots[rng.integers(len(slots))]] += 1
-    return counts[:, rank * FACTS.slots_per_rank : (rank + 1) * FACTS.slots_per_rank]
-
-
-def serve(pool, until):
-    """Cycle until the snapshot satisfies ``until``; all snapshots."""
-    snapshots, limit = [], time.monotonic() + LIMIT_S
-    while time.monotonic() < limit:
-        snapshots.append(pool.cycle())
-        if until(snapshots[-1]):
-            return snapshots
-        time.sleep(0.1)
-    raise AssertionError(
-        [s.decision and (s.decision["code"], s.decision["sentence"]) for s in snapshots[-3:]]
-    )
-
-
-def make_pool(url, tmp_path, settings=None):
-    settings = settings or config()
-    return Pool(settings.pools[0], settings, url, f"test-{time.monotonic_ns()}", tmp_path)
 
 
 @pytest.mark.slow

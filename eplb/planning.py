@@ -1,0 +1,136 @@
+"""The plan that is being made or moved: what was asked, from which map, and what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from eplb.advice import write_advice
+from eplb.assess import served_by
+from eplb.controller import Answer
+from eplb.decisions import Code, PlanFacts
+from eplb.errors import PlanError
+from eplb.migration import make_plan
+from eplb.planner import Planner, PlanRequest, PlanResult
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from collectors.facts import PoolFacts
+    from eplb.config import PoolConfig
+    from eplb.migration import Desired, Plan
+    from eplb.planner import PlanFailure
+    from eplb.ranks import LiveRanks
+    from eplb.window import WindowView
+
+
+class Planning:
+    """One solve at a time and the plan that came of it; forgotten when leadership is lost or the plan is done."""
+
+    def __init__(self, facts: PoolFacts, config: PoolConfig) -> None:
+        self._facts, self._config = facts, config
+        self._planner = Planner(config.solver.deadline_s)
+        self._base: NDArray[np.int32] | None = None
+        self.plan: Plan | None = None
+
+    @property
+    def solving(self) -> bool:
+        """Whether a solve is running."""
+        return self._planner.busy
+
+    def warm(self) -> None:
+        """Start the solver's process, so that the first request does not wait for its imports."""
+        self._planner.warm()
+
+    def close(self) -> None:
+        """End the solver's process and forget the plan."""
+        self._planner.close()
+        self.forget()
+
+    def forget(self) -> None:
+        """The plan is done, refused or another's."""
+        self.plan, self._base = None, None
+
+    def ask(self, view: WindowView, ranks: LiveRanks) -> None:
+        """Ask for a plan from the live map, on the slices that it served.
+
+        Raises:
+            PlanError: nobody says what the live map is.
+        """
+        rows = ranks.rows
+        if rows is None:
+            raise PlanError("rank 0 has not reported the live map; wait for its record")
+        facts, solver = self._facts, self._config.solver
+        self._base = rows
+        self._planner.start(
+            PlanRequest(
+                tokens=view.tokens[served_by(view, ranks.live_digest)],
+                current=rows,
+                shares=ranks.shares,
+                ranks=facts.ranks,
+                nodes=facts.nodes,
+                slots_per_rank=facts.slots_per_rank,
+                slack=solver.slack,
+                dispatch=self._config.dispatch,
+                effort=solver.effort,
+                seed=solver.seed,
+            )
+        )
+
+    def answer(self, ranks: LiveRanks, desired: Desired, now_ms: int) -> Answer | None:
+        """What the solver has said by now, as facts for the gate; None = nothing yet, or nothing was asked."""
+        result = self._planner.poll()
+        if result is None:
+            return None
+        base, rows = self._base, ranks.rows
+        if not isinstance(result, PlanResult) or base is None or rows is None:
+            return _failed(result)
+        try:
+            self.plan = self._plan_from(result, base, ranks, now_ms)
+        except PlanError as error:
+            return Answer(None, Code.PLAN_STALE, str(error))
+        facts = PlanFacts(
+            plan_id=self.plan.plan_id,
+            map_version=1 + max(ranks.map_version, desired.map_version),
+            moves=self.plan.moves,
+            bytes=self.plan.bytes,
+            ratio_before=result.ratio_before,
+            ratio_after=result.ratio_after,
+            bound=result.bound,
+            slices_planned=result.slices_planned,
+            slices_held_out=result.slices_held_out,
+            solve_s=round(result.solve_s, 3),
+            reasons=result.reasons,
+        )
+        return Answer(facts, base_is_live=bool(np.array_equal(base, rows)))
+
+    def write_advice(self, folder: Path) -> Path | None:
+        """Write the plan as a map file instead of moving it.
+
+        Raises:
+            FileError: the file cannot be written.
+        """
+        if self.plan is None or self._base is None:
+            return None
+        return write_advice(folder, self._facts, self.plan, self._base)
+
+    def _plan_from(self, result: PlanResult, base: NDArray[np.int32], ranks: LiveRanks, now_ms: int) -> Plan:
+        return make_plan(
+            self._facts,
+            base,
+            result.target,
+            created_ms=now_ms,
+            shares=result.shares if self._config.dispatch == "weighted" else None,
+            base_shares=ranks.shares,
+            gain_ratio=result.ratio_before - result.ratio_after,
+            reasons=result.reasons,
+        )
+
+
+def _failed(result: PlanResult | PlanFailure) -> Answer:
+    if isinstance(result, PlanResult):
+        return Answer(None, Code.PLAN_STALE, "rank 0 no longer reports its live map; the plan is dropped")
+    return Answer(None, Code(result.code), result.sentence)
