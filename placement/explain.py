@@ -13,6 +13,8 @@ from placement.result import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from placement.bounds import Bound
+    from placement.groups import Policy
     from placement.limits import Limits
     from placement.placement import Placement, Violation
     from placement.result import Point
@@ -34,9 +36,10 @@ class Facts:
     repair_moves: int
     chosen: Point
     start: float | None
-    layer_bounds: tuple[float, ...]
+    layer_bounds: tuple[Bound, ...]
     truncated: bool
     most_slices: int
+    policy: Policy
 
 
 def reasons(facts: Facts) -> tuple[Reason, ...]:
@@ -73,7 +76,7 @@ def _load(facts: Facts) -> Iterator[Reason]:
     if empty:
         text = f"{len(empty)} of {facts.trace.layers} layers have no load: " + _named(empty)
         yield Reason("no_data", f"{text}; no move is made there for balance", tuple((at, -1) for at in empty))
-    hot = [at for at, bound in enumerate(facts.layer_bounds) if bound > 1 + MUCH]
+    hot = [at for at, bound in enumerate(facts.layer_bounds) if bound.replica_granularity > MUCH]
     if hot:
         text = f"in {len(hot)} layers ({_named(hot)}) an expert's copies are each above a rank's fair share"
         yield Reason(
@@ -96,5 +99,7 @@ def _limits(facts: Facts) -> Iterator[Reason]:
     if limit is not None and facts.current is not None and facts.repair_moves > limit:
         text = f"the repairs alone need {facts.repair_moves} moves, more than the limit of {limit}"
         yield Reason("repairs_exceed_moves", text)
+    if facts.policy.reason is not None:
+        yield facts.policy.reason
     if facts.truncated:
         yield Reason("truncated", "the search was stopped early: a longer one may find a better map")

@@ -60,6 +60,11 @@ class Frontier:
         good = np.flatnonzero(self.objective[: last + 1] <= target)
         return int(good[0]) if len(good) else last
 
+    def stops(self, point: int) -> list[Stop]:
+        """The stop of every layer at one point."""
+        chosen = self.choice[point].tolist()
+        return [path.stops[stop] for path, stop in zip(self.paths, chosen, strict=True)]
+
     def placement(self, point: int) -> Placement:
         """The map of one point."""
         rows = np.full((len(self.paths), self.slots), EMPTY, dtype=np.int32)

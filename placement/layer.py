@@ -23,6 +23,8 @@ class Layer:
     ``loads``: float64 [slices, experts + 1], scaled so that a balanced rank of speed 1 costs 1.0 in every slice; the last
     column is the load of an empty slot, 0. ``weights``: float64 [slices], summing to 1.
     ``rank_of_slot``: int64 [slots]; ``first_slot``: int64 [ranks]; ``inverse_speed``: float64 [ranks].
+    ``node_of_rank``: int64 [ranks]. ``home``: int64 [experts], the node that holds all copies of each expert; None = copies
+    may be anywhere.
     """
 
     loads: NDArray[np.float64]
@@ -30,6 +32,8 @@ class Layer:
     rank_of_slot: NDArray[np.int64]
     first_slot: NDArray[np.int64]
     inverse_speed: NDArray[np.float64]
+    node_of_rank: NDArray[np.int64]
+    home: NDArray[np.int64] | None = None
 
     @property
     def experts(self) -> int:
@@ -54,7 +58,24 @@ class Layer:
     def capacity(self) -> NDArray[np.int64]:
         """Distinct experts that each rank can hold, int64 [ranks]."""
         sizes = np.diff(np.append(self.first_slot, self.slots))
-        return np.minimum(sizes, self.experts)
+        most: NDArray[np.int64] = np.minimum(sizes, self.allowed()[:-1].sum(axis=0))
+        return most
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Which rank may hold which expert, bool [experts + 1, ranks]; empty slots may be anywhere."""
+        may = np.ones((self.experts + 1, self.ranks), dtype=bool)
+        if self.home is not None:
+            may[:-1] = self.home[:, None] == self.node_of_rank
+        return may
+
+    def blocks(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Experts and the ranks that share them among themselves: one pair for all, or one a node where homes are given."""
+        if self.home is None:
+            return [(np.arange(self.experts), np.arange(self.ranks))]
+        nodes = range(int(self.node_of_rank.max()) + 1)
+        return [
+            (np.flatnonzero(self.home == node), np.flatnonzero(self.node_of_rank == node)) for node in nodes
+        ]
 
     def replicas(self, row: Row) -> NDArray[np.int64]:
         """Copies of each expert, int64 [experts + 1]; an empty slot's entry is 1 so that it divides."""
@@ -113,4 +134,4 @@ def make_layer(
         share = weights[keep] / ordered_sum(weights[keep])
     rank_of_slot = topology.rank_of_slot()
     first_slot = np.searchsorted(rank_of_slot, np.arange(topology.ranks))
-    return Layer(loads, share, rank_of_slot, first_slot, 1.0 / speed)
+    return Layer(loads, share, rank_of_slot, first_slot, 1.0 / speed, np.array(topology.node_of_rank))

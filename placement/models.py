@@ -1,24 +1,48 @@
-"""Names of the dispatch rules and cost models, and which of them are built."""
+"""Names of the dispatch rules, cost models and efforts, and where each can be used."""
 
 from __future__ import annotations
 
 from placement.errors import UnsupportedError
 
 DISPATCH = ("even", "weighted")
-DISPATCH_LATER = ("hash_row", "nearest", "per_source", "block_round_robin", "optimal")
+"""Rules that a solve can minimise."""
+DISPATCH_SCORED = (*DISPATCH, "hash_row", "nearest", "per_source", "block_round_robin", "optimal")
+"""Rules that ``evaluate`` can apply to a map."""
 COST = ("tokens",)
-COST_LATER = ("roofline",)
+"""Cost models that a solve can minimise."""
+COST_SCORED = (*COST, "roofline")
+"""Cost models that ``evaluate`` can apply."""
 EFFORTS = ("fast", "normal", "thorough")
 
 
 def check_models(dispatch: str, cost: str) -> None:
-    """Refuse a dispatch rule or a cost model that cannot be used.
+    """Refuse a dispatch rule or a cost model that a solve cannot minimise.
 
     Raises:
-        UnsupportedError: names what is unknown or not built, and what can be used.
+        UnsupportedError: names what is unknown or can only be scored, and what can be used.
     """
-    _check("dispatch", dispatch, DISPATCH, DISPATCH_LATER)
-    _check("cost", cost, COST, COST_LATER)
+    _check("dispatch", dispatch, DISPATCH, DISPATCH_SCORED)
+    _check("cost", cost, COST, COST_SCORED)
+
+
+def check_dispatch(dispatch: str, tensor_parallel: int = 1) -> None:
+    """Refuse a dispatch rule that no map can be scored with.
+
+    Raises:
+        UnsupportedError: names the rules.
+    """
+    _check("dispatch", dispatch, DISPATCH_SCORED)
+    if tensor_parallel < 1:
+        raise UnsupportedError(f"tensor_parallel is {tensor_parallel}, must be at least 1")
+
+
+def check_cost(cost: str) -> None:
+    """Refuse a cost model that no map can be scored with.
+
+    Raises:
+        UnsupportedError: names the models.
+    """
+    _check("cost", cost, COST_SCORED)
 
 
 def check_effort(effort: str) -> None:
@@ -27,11 +51,11 @@ def check_effort(effort: str) -> None:
     Raises:
         UnsupportedError: names the efforts.
     """
-    _check("effort", effort, EFFORTS, ())
+    _check("effort", effort, EFFORTS)
 
 
-def _check(what: str, name: str, built: tuple[str, ...], later: tuple[str, ...]) -> None:
-    if name in built:
+def _check(what: str, name: str, usable: tuple[str, ...], known: tuple[str, ...] = ()) -> None:
+    if name in usable:
         return
-    state = "is known but not built yet" if name in later else "is unknown"
-    raise UnsupportedError(f"{what} {name!r} {state}: use one of {', '.join(built)}")
+    state = "can be evaluated but not yet minimised" if name in known else "is unknown"
+    raise UnsupportedError(f"{what} {name!r} {state}: use one of {', '.join(usable)}")

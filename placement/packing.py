@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placement.norm import smooth_max
+from placement.kernel_pack import pack_copies
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,16 +18,29 @@ def pack(layer: Layer, counts: NDArray[np.int64], order_loads: NDArray[np.float6
     """Place ``counts`` copies of every expert (int64 [experts]) and return the row.
 
     Copies go in descending ``order_loads / counts`` (ties: expert id) to the rank that raises the smooth maximum least
-    (ties: rank id) among those with a free slot and without that expert. A dead end is opened by an exchange; where even
+    (ties: lowest rank) among those with a free slot and without that expert. A dead end is opened by an exchange; where even
     that fails, all copies are dealt by ``deal``, which always fits.
     """
     table = _Table(layer, counts)
     unit = order_loads / counts
-    for expert in np.lexsort((np.arange(len(unit)), -unit)).tolist():
-        for _ in range(int(counts[expert])):
-            if not table.place(expert):
-                return _row(layer, deal(counts, layer.capacity()))
-    return _row(layer, table.has)
+    ranked = np.lexsort((np.arange(len(unit)), -unit))
+    order = np.repeat(ranked, counts[ranked])
+    at = 0
+    while True:
+        at = table.place(order, at)
+        if at == len(order):
+            return _row(layer, table.has)
+        if not table.exchange(int(order[at])):
+            return _row(layer, _dealt(layer, counts))
+        at += 1
+
+
+def _dealt(layer: Layer, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    has = np.zeros((layer.experts, layer.ranks), dtype=bool)
+    capacity = layer.capacity()
+    for experts, ranks in layer.blocks():
+        has[np.ix_(experts, ranks)] = deal(counts[experts], capacity[ranks])
+    return has
 
 
 def deal(counts: NDArray[np.int64], capacity: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -47,38 +60,34 @@ def deal(counts: NDArray[np.int64], capacity: NDArray[np.int64]) -> NDArray[np.b
 class _Table:
     """The copies placed so far and the load they bring."""
 
-    __slots__ = ("costs", "free", "has", "layer", "unit")
+    __slots__ = ("costs", "free", "has", "layer", "may", "unit")
 
     def __init__(self, layer: Layer, counts: NDArray[np.int64]) -> None:
         self.layer = layer
         self.has = np.zeros((layer.experts, layer.ranks), dtype=bool)
+        self.may = layer.allowed()[:-1]
         self.free = layer.capacity()
-        self.costs = np.zeros((len(layer.weights), layer.ranks))
-        self.unit = layer.loads[:, :-1] / counts
+        self.costs = np.zeros((layer.ranks, len(layer.weights)))
+        self.unit = np.ascontiguousarray((layer.loads[:, :-1] / counts).T)
 
-    def place(self, expert: int) -> bool:
-        open_ranks = np.flatnonzero((self.free > 0) & ~self.has[expert])
-        if not len(open_ranks):
-            return self._exchange(expert)
-        self._add(expert, self._coolest(expert, open_ranks), 1)
-        return True
-
-    def _coolest(self, expert: int, ranks: NDArray[np.int64]) -> int:
-        added = self.unit[:, expert, None] * self.layer.inverse_speed[ranks]
-        score = smooth_max(self.costs, ranks, self.costs[:, ranks] + added, self.layer.weights)
-        return int(ranks[score.argmin()])
+    def place(self, order: NDArray[np.int64], first: int) -> int:
+        """Place the copies ``order[first:]`` and return the place of the first that fits nowhere."""
+        return pack_copies(
+            order, first, self.unit, self.layer.weights, self.layer.inverse_speed, self.may, self.has, self.free, self.costs
+        )  # fmt: skip
 
     def _add(self, expert: int, rank: int, copies: int) -> None:
         self.has[expert, rank] = copies > 0
         self.free[rank] -= copies
-        self.costs[:, rank] += copies * self.unit[:, expert] * self.layer.inverse_speed[rank]
+        self.costs[rank] += copies * self.unit[expert] * self.layer.inverse_speed[rank]
 
-    def _exchange(self, expert: int) -> bool:
+    def exchange(self, expert: int) -> bool:
         """Send a placed copy to a rank with a free slot and take its place; False when no single exchange helps."""
         best: tuple[float, int, int, int] | None = None
-        size = self.unit.sum(axis=0)
+        size = np.cumsum(self.unit, axis=1)[:, -1]
         for target in np.flatnonzero(self.free > 0).tolist():
             movable = self.has & ~self.has[expert] & ~self.has[:, target, None]
+            movable &= self.may[expert] & self.may[:, target, None]
             for other, rank in np.argwhere(movable).tolist():
                 key = (abs(float(size[other] - size[expert])), other, rank, target)
                 best = key if best is None else min(best, key)

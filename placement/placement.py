@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placement.errors import MapError
+from placement.groups import main_nodes, resolve
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -68,7 +69,7 @@ class Placement:
 class Violation:
     """One rule that a map breaks.
 
-    ``code``: ``wrong_width``, ``unknown_expert``, ``missing_expert``, ``twin``, ``dead_rank`` or ``gap``.
+    ``code``: ``wrong_width``, ``unknown_expert``, ``missing_expert``, ``twin``, ``dead_rank``, ``split_group`` or ``gap``.
     ``layer``, ``rank``, ``slot``, ``expert``: the place, -1 where it does not apply.
     """
 
@@ -83,24 +84,45 @@ class Violation:
 def violations(placement: Placement, topology: Topology, experts: int | None = None) -> list[Violation]:
     """List every rule that a map breaks, in the order of layers and slots.
 
-    ``experts``: number of logical experts; None = the highest id of the map + 1.
-    A gap is an empty slot of a live rank which some expert could fill without becoming a twin.
+    ``experts``: number of logical experts; None = the highest id of the map + 1 (give it where the topology has groups).
+    A gap is an empty slot of a live rank which some expert could fill without becoming a twin. Where the policy of the
+    topology resolves to ``hierarchical``, a group belongs to the node with most of its copies: copies elsewhere are
+    ``split_group``, and a gap is what an expert of the node's own groups could fill (any expert, if it has none).
+
+    Raises:
+        InfeasibleError: the topology asks for ``hierarchical`` and no map can keep the groups whole.
     """
     rows = placement.physical_to_logical
     if placement.slots != topology.slots:
         text = f"the map has {placement.slots} slots a layer, the topology {topology.slots}"
         return [Violation("wrong_width", -1, text)]
     count = int(rows.max()) + 1 if experts is None else experts
-    rank_of_slot = topology.rank_of_slot()
+    whole = len(topology.dead) < topology.ranks and resolve(topology, count).hierarchical
     found: list[Violation] = []
     for layer, row in enumerate(rows):
-        found.extend(_row_violations(layer, row, rank_of_slot, topology.dead, count))
+        may = _allowed(row, topology, count) if whole else None
+        found.extend(_row_violations(layer, row, topology, count, may))
     return found
 
 
+def _allowed(row: NDArray[np.int32], topology: Topology, experts: int) -> NDArray[np.bool_]:
+    """Which rank may hold which expert when every group stays on its main node, bool [experts, ranks]."""
+    node = np.array(topology.node_of_rank)
+    rank_of_slot = topology.rank_of_slot()
+    served = np.where(np.isin(rank_of_slot, list(topology.dead)), EMPTY, row)
+    home = main_nodes(served.astype(np.int64), node[rank_of_slot], experts, topology.expert_groups)
+    may: NDArray[np.bool_] = home[:, None] == node
+    return may
+
+
 def _row_violations(
-    layer: int, row: NDArray[np.int32], rank_of_slot: NDArray[np.int64], dead: frozenset[int], experts: int
+    layer: int,
+    row: NDArray[np.int32],
+    topology: Topology,
+    experts: int,
+    may: NDArray[np.bool_] | None,
 ) -> list[Violation]:
+    rank_of_slot, dead = topology.rank_of_slot(), topology.dead
     found: list[Violation] = []
     held: dict[int, set[int]] = {}
     gaps: list[tuple[int, int]] = []
@@ -135,8 +157,12 @@ def _row_violations(
         else:
             held[rank].add(expert)
             served.add(expert)
+            if may is not None and not may[expert, rank]:
+                text = f"{at} holds expert {expert}, whose group is on another node"
+                found.append(Violation("split_group", layer, text, rank, slot, expert))
     for slot, rank in gaps:
-        if rank not in dead and len(held.get(rank, ())) < experts:
+        most = experts if may is None else int(may[:, rank].sum()) or experts
+        if rank not in dead and len(held.get(rank, ())) < most:
             found.append(
                 Violation("gap", layer, f"layer {layer}, rank {rank}, slot {slot} is empty", rank, slot)
             )

@@ -15,20 +15,29 @@ if TYPE_CHECKING:
 def relabel(layer: Layer, row: Row, current: Row) -> Row:
     """Give the groups of ``row`` to equal ranks so that most experts of ``current`` stay on their rank.
 
-    Ranks are equal when they have as many slots and the same speed. The largest overlaps are taken first, then pairs of
-    groups are exchanged while that keeps more.
+    Ranks are equal when they have as many slots and the same speed, and where experts have homes, the same node.
     """
     new, old = layer.holds(row)[:-1], layer.holds(current)[:-1]
     overlap = (new[:, :, None] & old[:, None, :]).sum(axis=0)
     sizes = np.diff(np.append(layer.first_slot, layer.slots))
     equal = (sizes[:, None] == sizes) & (layer.inverse_speed[:, None] == layer.inverse_speed)
+    if layer.home is not None:
+        equal &= layer.node_of_rank[:, None] == layer.node_of_rank
     gain = np.where(equal, overlap, -layer.slots)
-    target = _improved(gain, _greedy(gain))
+    target = assign(gain)
     result = row.copy()
     for group, rank in enumerate(target.tolist()):
         source, first, size = int(layer.first_slot[group]), int(layer.first_slot[rank]), int(sizes[rank])
         result[first : first + size] = row[source : source + size]
     return result
+
+
+def assign(gain: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give every row of ``gain``, int64 [n, n], a column of its own with a large sum, int64 [n].
+
+    The largest gains are taken first, then pairs of rows exchange their columns while that gains more.
+    """
+    return _improved(gain, _greedy(gain))
 
 
 def _greedy(gain: NDArray[np.int64]) -> NDArray[np.int64]:

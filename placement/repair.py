@@ -22,21 +22,21 @@ def read_row(ids: NDArray[np.int32], live_slots: NDArray[np.int64], experts: int
 def mend(layer: Layer, row: Row) -> Row:
     """Return a valid row that keeps every good slot of ``row`` where it is.
 
-    Of twins the first stays. Experts without a slot go to an empty slot of the coolest rank, or else take the place of
+    Of twins the first stays; copies outside their expert's home go. Experts without a slot go to an empty slot of the coolest rank, or else take the place of
     the copy whose loss burdens the others least. Empty slots are filled with a copy of the hottest expert that the rank
     can take without becoming the hottest rank, or else with the coldest.
     """
-    row = _without_twins(layer, row)
+    row = _without_strays(layer, row)
     burden = (layer.loads * layer.weights[:, None]).sum(axis=0)
     counts = np.bincount(row, minlength=layer.experts + 1)[:-1]
     missing = np.flatnonzero(counts == 0)
     for expert in missing[np.argsort(-burden[missing], kind="stable")].tolist():
-        row[_slot_for_missing(layer, row, burden)] = expert
+        row[_slot_for_missing(layer, row, expert, burden)] = expert
     return _fill(layer, row, burden)
 
 
-def _without_twins(layer: Layer, row: Row) -> Row:
-    row = row.copy()
+def _without_strays(layer: Layer, row: Row) -> Row:
+    row = np.where(layer.allowed()[row, layer.rank_of_slot], row, layer.experts)
     seen: set[tuple[int, int]] = set()
     for slot, pair in enumerate(zip(layer.rank_of_slot.tolist(), row.tolist(), strict=True)):
         if pair[1] < layer.experts and pair in seen:
@@ -51,21 +51,22 @@ def _rank_burden(layer: Layer, row: Row, burden: NDArray[np.float64]) -> NDArray
     return rank_costs
 
 
-def _slot_for_missing(layer: Layer, row: Row, burden: NDArray[np.float64]) -> int:
-    empty = np.flatnonzero(row == layer.experts)
+def _slot_for_missing(layer: Layer, row: Row, expert: int, burden: NDArray[np.float64]) -> int:
+    may = layer.allowed()[expert, layer.rank_of_slot]
+    empty = np.flatnonzero(may & (row == layer.experts))
     if len(empty):
         costs = _rank_burden(layer, row, burden)
         return int(empty[costs[layer.rank_of_slot[empty]].argmin()])
     counts = layer.replicas(row)
-    spare = np.flatnonzero(counts[row] > 1)
+    spare = np.flatnonzero(may & (counts[row] > 1))
     return int(spare[(burden[row[spare]] / (counts[row[spare]] - 1)).argmin()])
 
 
 def _fill(layer: Layer, row: Row, burden: NDArray[np.float64]) -> Row:
-    has = layer.holds(row)[:-1]
+    has, may = layer.holds(row)[:-1], layer.allowed()[:-1]
     for slot in np.flatnonzero(row == layer.experts).tolist():
         rank = int(layer.rank_of_slot[slot])
-        free = np.flatnonzero(~has[:, rank])
+        free = np.flatnonzero(~has[:, rank] & may[:, rank])
         if not len(free):
             continue
         counts = layer.replicas(row)[:-1]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from placement.bounds import Bound
     from placement.frontier import Frontier
     from placement.placement import Placement
 
@@ -43,7 +44,9 @@ class Result:
     ``objective``: mean over slices and layers of the costliest rank over the mean, of ``placement``; NaN without any load.
     ``objective_start``: the same of ``current`` as it stands; None without a current map or when that serves not all experts.
     ``bound``: no map of this topology has a lower objective. ``bound_reason``: why.
+    ``layer_bounds``: the bound of every layer with its reason.
     ``moves``: moves of ``placement`` (of a cold start: every filled slot).
+    ``policy``: ``hierarchical`` = every expert group was kept whole on a node, ``global`` = copies could be on any live rank.
     """
 
     placement: Placement
@@ -55,6 +58,8 @@ class Result:
     reasons: tuple[Reason, ...]
     moves: int
     paths: Frontier
+    layer_bounds: tuple[Bound, ...] = ()
+    policy: str = "global"
 
     def at(self, moves: int) -> Placement:
         """The best map found within ``moves`` moves; with fewer than the repairs need, the repaired map."""

@@ -1,43 +1,98 @@
-"""Walk from a map to better ones, and keep the best map of every number of moves."""
+"""Anneal from a map to better ones, and keep the best map of every number of moves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from threading import Lock
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from placement.neighbours import View
+from placement import kernel, kernel_anneal
+from placement.kernel_state import make_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    import numpy as np
     from numpy.typing import NDArray
 
+    from placement.kernel import State
     from placement.layer import Layer, Row
-    from placement.neighbours import Step
 
 GAIN = 1e-9
 """Smallest fall of the objective that counts as better."""
 
+CHUNK = 16_384
+"""Proposals between two looks at the goal and at ``should_stop``: some milliseconds."""
 
-@dataclass(slots=True)
-class Budget:
-    """What a walk may still spend: steps, and an early end asked for from outside."""
+MOST_LEVELLING = 4
+"""Most swaps that level one slice, for every slot."""
 
-    steps: int
-    should_stop: Callable[[], bool] | None = None
-    truncated: bool = False
+COPY_SHARE = 77
+"""Of 256 proposals, those that move a copy: 30 %."""
 
-    def spend(self) -> bool:
-        """Take one step; False when none is left."""
-        if self.should_stop is not None and self.should_stop():
-            self.truncated = True
+HOME_SHARE = 26
+"""Of 256 proposals from a live map, those that undo a move: 10 %."""
+
+PRICES = 14
+"""Prices of a move that a search from a live map goes through. One flat slice gains little by little: it needs low ones."""
+
+PRICES_OF_SLICES = 9
+"""The same where several slices keep the excess, and thus the worth of a move, up."""
+
+PRICE_STEP = 0.4
+"""Each price over the one before."""
+
+
+class Halt:
+    """An end asked for from outside, by any of the threads that work on layers."""
+
+    __slots__ = ("_ask", "_lock", "asked")
+
+    def __init__(self, ask: Callable[[], bool] | None) -> None:
+        self._ask = ask
+        self._lock = Lock()
+        self.asked = False
+
+    def __bool__(self) -> bool:
+        """Ask; once the answer is yes it stays yes."""
+        if self._ask is None:
             return False
-        if self.steps <= 0:
-            return False
-        self.steps -= 1
-        return True
+        with self._lock:
+            self.asked = self.asked or bool(self._ask())
+            return self.asked
+
+
+PER_SLOT = {"fast": 200, "normal": 12_000, "thorough": 100_000}
+"""Proposals for every slot of a layer."""
+
+MOST = {"fast": 60_000, "normal": 1_200_000, "thorough": 10_000_000}
+"""Most proposals for a layer."""
+
+FULL_SLICES = 64
+"""Slices from which on proposals are fewer, as each takes longer."""
+
+
+def proposals(layer: Layer, effort: str, *, cold: bool) -> int:
+    """Proposals that an effort gives one layer, for a start from nothing (``cold``) or from a live map."""
+    most = min(PER_SLOT[effort] * layer.slots, MOST[effort])
+    if cold and effort == "fast" and len(layer.weights) == 1:
+        return most // 10  # levelling does the rest
+    return most * FULL_SLICES // max(FULL_SLICES, len(layer.weights))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one search of a layer may do.
+
+    ``proposals``: most proposals. ``evaluations``: most exchanges weighed outside them. ``goal``: objective at which it ends. ``seed``: of the random numbers.
+    """
+
+    proposals: int
+    evaluations: int
+    goal: float
+    seed: int
+    halt: Halt = field(default_factory=lambda: Halt(None))
 
 
 @dataclass(slots=True)
@@ -57,9 +112,9 @@ class Track:
             return 0
         return int((self.layer.holds(row) & ~self.start).sum())
 
-    def note(self, row: Row, value: float, moves: int | None = None) -> bool:
+    def note(self, row: Row, value: float) -> bool:
         """Keep ``row`` if no row with as few moves is as good."""
-        moves = self.moves(row) if moves is None else moves
+        moves = self.moves(row)
         if any(value > best - GAIN for count, (best, _) in self.rows.items() if count <= moves):
             return False
         self.rows[moves] = (value, row.copy())
@@ -80,38 +135,103 @@ class Track:
         return value, row
 
 
-def walk(layer: Layer, row: Row, track: Track, budget: Budget, *, goal: float, seed: int = 0) -> None:
-    """Take the best step out of the hottest rank again and again, also uphill, and note every row on the way.
+def cold_temperature(layer: Layer, value: float) -> float:
+    """Temperature at which a search ends: 3 % of the excess ``value - 1``, spread over the slots (solver study, step 4)."""
+    return 0.03 * max(value - 1.0, 1e-6) / layer.slots
 
-    A pair (expert, rank) that a step ended is barred for some steps unless it leads below the best smooth maximum.
-    ``seed`` turns the order in which slices name the rank to help. Ends when the budget is spent or the objective reaches
-    ``goal``.
+
+def cool_down(layer: Layer, row: Row, task: Task) -> Row:
+    """Anneal from ``row`` without regard to moves and return the best row, by the objective itself.
+
+    It starts 32 times as hot as it ends, and hotter where few slots make every step large.
     """
-    row = row.copy()
-    barred_until = np.zeros((layer.experts + 1, layer.ranks), dtype=np.int64)
-    view = View(layer, row)
-    track.note(row, view.worst)
-    best = view.value
-    for turn in range(1, budget.steps + 1):
-        if view.worst <= goal or not budget.spend():
-            return
-        step = _choose(view, turn, barred_until >= turn, best, seed)
-        if step is None:
-            continue
-        for slot, expert in zip(step.slots, step.experts, strict=True):
-            row[slot] = expert
-        for expert, rank in step.departures:
-            barred_until[expert, rank] = turn + 4 + turn % 7
-        view = View(layer, row)
-        track.note(row, view.worst)
-        best = min(best, view.value)
+    best, lowest = levelled(layer, row, task)
+    if lowest <= task.goal or task.proposals < 1:
+        return best
+    state = make_state(layer, best, seed=task.seed)
+    cold = cold_temperature(layer, lowest)
+    hot = max(32 * cold, 2.0 / layer.slots**2)
+    state.now[kernel.TEMPERATURE] = hot
+    state.now[kernel.COOLING] = _cooling(cold / hot, task.proposals)
+    for _ in _chunks(state, layer, task, 0):
+        found = state.kept_rows[0].astype("int64")
+        value = layer.value(found)
+        if value < lowest - GAIN:
+            best, lowest = found, value
+        if lowest <= task.goal:
+            break
+    return levelled(layer, best, task)[0]
 
 
-def _choose(view: View, turn: int, barred: NDArray[np.bool_], best: float, seed: int) -> Step | None:
-    rank = (
-        int(view.heat.argmax()) if turn % 2 else int(view.hottest[(turn * 7919 + seed) % len(view.hottest)])
-    )
-    swap = view.best_swap(rank, barred, best)
-    copy = view.best_copy(rank, barred, best)
-    steps = [step for step in (swap, copy) if step is not None]
-    return min(steps, key=lambda step: step.value) if steps else None
+def levelled(layer: Layer, row: Row, task: Task) -> tuple[Row, float]:
+    """With one slice, make the best swaps of the costliest rank until none helps; returns the row and its objective."""
+    value = layer.value(row)
+    if len(layer.weights) > 1 or layer.ranks < 2 or value <= task.goal or task.halt:
+        return row, value
+    exchanges = layer.slots * int(layer.capacity().max())
+    state = make_state(layer, row, seed=task.seed)
+    kernel_anneal.level(state, min(MOST_LEVELLING * layer.slots, task.evaluations // exchanges))
+    found = state.kept_rows[0].astype("int64")
+    after = layer.value(found)
+    return (found, after) if after < value - GAIN else (row, value)
+
+
+def walk_away(row: Row, track: Track, live: Row, task: Task) -> None:
+    """Anneal coolly from ``row`` near ``live`` while the price of a move falls; note the best row of every number of moves."""
+    _along(row, track, live, task, _prices(track.layer, live))
+
+
+def walk_back(row: Row, track: Track, live: Row, task: Task) -> None:
+    """Anneal coolly from ``row`` far from ``live`` while the price of a move rises."""
+    _along(row, track, live, task, _prices(track.layer, live)[::-1])
+
+
+def _prices(layer: Layer, live: Row) -> list[float]:
+    """Falling prices of a move: from an eighth of the excess, which only the best moves are worth, to next to nothing."""
+    excess = max(layer.value(live) - 1.0, 1e-6)
+    steps = PRICES if len(layer.weights) == 1 else PRICES_OF_SLICES
+    return [excess / 8 * PRICE_STEP**step for step in range(steps)]
+
+
+def _along(row: Row, track: Track, live: Row, task: Task, prices: list[float]) -> None:
+    layer = track.layer
+    state = make_state(layer, row, seed=task.seed, live=live, kept=layer.slots)
+    cold = cold_temperature(layer, layer.value(row)) if len(layer.weights) > 1 else 0.0
+    each = replace(task, proposals=task.proposals // len(prices))
+    state.now[kernel.COOLING] = 1.0
+    for price in prices:
+        # A move that is not worth its price is taken with a chance of e^-8 only, or depth would turn into churn.
+        state.now[kernel.PRICE] = price
+        state.now[kernel.TEMPERATURE] = max(price / 8, cold)
+        for _ in _chunks(state, layer, each, HOME_SHARE):
+            pass
+    _note_kept(state, track)
+
+
+def _note_kept(state: State, track: Track) -> None:
+    lowest = float("inf")
+    for value, row in zip(state.kept_values, state.kept_rows, strict=True):
+        if value < lowest:
+            lowest = float(value)
+            found = row.astype("int64")
+            track.note(found, track.layer.value(found))
+
+
+def _chunks(state: State, layer: Layer, task: Task, home_share: int) -> Iterator[None]:
+    """Run the proposals in chunks, with a pause after each."""
+    left = task.proposals
+    while left > 0 and not task.halt:
+        now = min(CHUNK, left)
+        kernel_anneal.anneal(state, now, len(layer.weights), COPY_SHARE, home_share)
+        left -= now
+        yield
+
+
+def _cooling(reach: float, proposals: int) -> float:
+    """Factor every ``COOL_EVERY`` proposals that leads to ``reach``, from products and roots alone."""
+    steps = max(1, proposals // kernel_anneal.COOL_EVERY)
+    factor, spanned = reach, 1
+    while spanned < steps:
+        factor, spanned = sqrt(factor), 2 * spanned
+    # `factor` spans `spanned` >= steps steps: one linear correction brings it to `steps`.
+    return 1.0 - (1.0 - factor) * (spanned / steps)

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placement import bounds, explain
-from placement.errors import MapError, UnsupportedError
+from placement.errors import MapError
 from placement.frontier import Path, Stop, merge
+from placement.groups import Policy, copies, fresh_homes, kept_homes, moved_near, resolve
+from placement.kernel_cache import kernel_threads
 from placement.layer import Layer, make_layer, ordered_sum
 from placement.limits import Limits
 from placement.models import check_effort, check_models
+from placement.node_search import home_steps, measured, node_assignment, prepare, priced
+from placement.nodes import HomeSearch
 from placement.packing import pack
 from placement.placement import Placement
 from placement.relabel import relabel
 from placement.repair import mend, read_row
-from placement.replicas import replica_counts
-from placement.result import Point, Reason, Result
+from placement.result import Point, Result
 from placement.score import slot_shares
-from placement.search import GAIN, Budget, Track, walk
+from placement.search import GAIN, Halt, Task, Track, cool_down, proposals, walk_away, walk_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import ArrayLike, NDArray
 
+    from placement.bounds import Bound
     from placement.frontier import Frontier
     from placement.layer import Row
+    from placement.node_search import Traffic
     from placement.topology import Topology
     from placement.trace import LoadTrace
 
 MOST_SLICES = 256
 """Slices that a search weighs; of more, an evenly spaced choice. The objective always counts them all."""
-
-STEPS = {"fast": 60, "normal": 300, "thorough": 1500}
-"""Steps of one walk through a layer."""
-
-CELLS = {"fast": 6e6, "normal": 3e7, "thorough": 3e8}
-"""Slices x candidates that one walk may weigh, which bounds the time in wide layers; a walk has at least MIN_STEPS."""
-
-MIN_STEPS = 40
-"""Fewest steps of a walk, whatever its width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +55,27 @@ class _Ask:
     limits: Limits
     effort: str
     seed: int
-    should_stop: Callable[[], bool] | None
+    halt: Halt
+    policy: Policy
+    even: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one layer adds: its path, the value it starts from (None = not served), its bound, and whether it was cut short."""
+    """What one layer adds: its path, the value it starts from (None = not served), and its bound."""
 
     path: Path
     start: float | None
-    bound: float
-    truncated: bool
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where a search from a live map begins: the live row, its repair, and the layer that a fresh row is packed for."""
+
+    live: Row
+    start: Row
+    other: Layer
 
 
 def solve(
@@ -79,31 +87,34 @@ def solve(
     dispatch: str = "even",
     cost: str = "tokens",
     traffic_weight: float = 0.0,
+    dispatcher: str = "node_dedupe",
     effort: str = "normal",
     seed: int = 0,
     should_stop: Callable[[], bool] | None = None,
+    threads: int | None = None,
 ) -> Result:
     """Find a placement that keeps the hottest rank of every slice and layer cool, at few moves from ``current``.
 
     ``current``: the live map, int [layers, slots] with -1 = empty, twins and dead ranks allowed (they are repaired, reported
     and counted as moves); None = a cold start. ``effort``: ``fast``, ``normal`` or ``thorough``. ``seed`` turns the order in
-    which slices are looked at; equal input and seed give equal bytes. ``should_stop`` is asked before every step; once it
-    says yes the result is marked ``truncated``.
+    which slices are looked at; equal input and seed give equal bytes. ``should_stop`` is asked every few milliseconds,
+    by one thread at a time; once it says yes the result is marked ``truncated``. ``threads``: layers solved at a time, None =
+    one per core (or NUMBA_NUM_THREADS); the result does not depend on it.
+    ``traffic_weight``: with routes in the trace, how much tokens that touch few nodes count beside balance: 4 × weight × (mean
+    nodes touched - 1 on held-out routes) is added to the objective (``node_search``). ``dispatcher``: what the engine sends
+    (``traffic.DISPATCHERS``); where no placement can save traffic the weight is ignored, with a reason.
     The chosen point has the fewest moves whose objective is within ``limits.slack`` of the bound, or else of the best found;
     a cold start takes the best found. It is never worse than a ``current`` without violations.
 
     Raises:
-        InfeasibleError: the live slots cannot hold every expert; says the smallest change that fits.
+        InfeasibleError: the live slots cannot hold every expert, or not with groups kept whole where the topology asks for
+            that; says the smallest change that fits.
         MapError: ``current`` has another shape than the topology and the trace.
-        UnsupportedError: an option is unknown or not built.
+        UnsupportedError: an option is unknown or not built, or ``traffic_weight`` is above 0 and the trace has no routes.
     """
     limits = Limits() if limits is None else limits
     check_models(dispatch, cost)
     check_effort(effort)
-    if traffic_weight != 0:
-        raise UnsupportedError(
-            f"traffic_weight is {traffic_weight}, but the trace carries no routes: use 0.0"
-        )
     topology.check_holds(trace.experts)
     live_map = _live_map(current, trace, topology)
     small, live_slots = topology.live()
@@ -112,9 +123,42 @@ def solve(
         if live_map is None
         else slot_shares(live_map, topology, trace.experts, weighted=dispatch == "weighted")
     )
-    ask = _Ask(trace, live_map, shares, small, live_slots, limits, effort, seed, should_stop)
-    answers = [_solve_layer(ask, at) for at in range(trace.layers)]
-    return _result(ask, topology, answers)
+    policy = resolve(topology, trace.experts)
+    ask = _Ask(
+        trace,
+        live_map,
+        shares,
+        small,
+        live_slots,
+        limits,
+        effort,
+        seed,
+        Halt(should_stop),
+        policy,
+        dispatch == "even",
+    )
+    size = trace.experts // small.expert_groups if policy.hierarchical else 1
+    traffic, ignored = prepare(trace, topology, traffic_weight, dispatcher=dispatcher, group_size=size)
+    with ThreadPoolExecutor(threads or kernel_threads()) as pool:
+        plain = list(pool.map(lambda at: _solve_layer(ask, at), range(trace.layers)))
+        if traffic is None:
+            result = _result(ask, topology, plain)
+            return replace(result, reasons=result.reasons + ignored)
+        heeding = pool.map(lambda at: _heed_traffic(ask, traffic, at, plain[at]), range(trace.layers))
+        result = _result(ask, topology, list(heeding))
+    chosen = result.paths.stops(result.paths.within(result.moves))
+    reason = measured(traffic, tuple(answer.path for answer in plain), chosen, _layer_weights(trace))
+    return replace(result, reasons=(*result.reasons, reason))
+
+
+def _heed_traffic(ask: _Ask, traffic: Traffic, at: int, plain: _Answer) -> _Answer:
+    """Let rows whose experts keep to home nodes compete with the plain ones, the traffic counted in the objective."""
+    steps = home_steps(ask.effort, ask.limits.evaluations, ask.trace.layers)
+    search = HomeSearch(steps, ask.seed, ask.halt.__bool__)
+    homes = node_assignment(traffic, at, search, plain.path.current)
+    aside = [_solve_layer(ask, at, home).path for home in homes]
+    path, start = priced(traffic, at, plain.path, aside, plain.start)
+    return _Answer(path, start, plain.bound)
 
 
 def _live_map(
@@ -131,27 +175,41 @@ def _live_map(
     return live_map
 
 
-def _solve_layer(ask: _Ask, at: int) -> _Answer:
+def _solve_layer(ask: _Ask, at: int, home: NDArray[np.int64] | None = None) -> _Answer:
+    """Solve one layer; ``home``: int64 [experts], nodes that its experts must keep to, None = what the policy asks for."""
     tokens, weights = ask.trace.tokens[:, at], ask.trace.slice_weights()
     full = make_layer(tokens, weights, ask.small)
     few = full if len(full.weights) <= MOST_SLICES else make_layer(tokens, weights, ask.small, MOST_SLICES)
-    least = bounds.layer_bound(full)
+    groups = ask.small.expert_groups if ask.policy.hierarchical else 0
+    least = bounds.layer_bound(full, groups=groups, even=ask.even)
+    fresh = fresh_homes(few, groups) if groups and home is None else home
     if ask.current is None or ask.shares is None:
-        stops, truncated = _cold_stops(ask, full, few, least)
-        return _Answer(Path(full, None, stops), None, least, truncated)
+        full, few = _at_home(full, few, fresh)
+        stops = _cold_stops(full, few, _task(ask, few, at, least.value))
+        return _Answer(Path(full, None, stops), None, least)
     row = read_row(ask.current.physical_to_logical[at], ask.live_slots, ask.trace.experts)
+    other = replace(few, home=fresh if fresh is None else moved_near(few, fresh, row))
+    kept = kept_homes(few, row, groups) if groups and home is None else home
+    full, few = _at_home(full, few, kept)
     track = Track(few, full.holds(row))
     start = mend(few, row)
-    truncated = _search_from(ask, track, start, least) if full.loaded else False
-    if not full.loaded:
-        track.note(start, few.value(start))
+    track.note(start, few.value(start))
+    if full.loaded:
+        rows = _Rows(row, start, other)
+        _search_from(track, rows, _task(ask, few, at, least.value), fresh_too=ask.effort != "fast")
     own = ask.shares[at, ask.live_slots]
     stops = _exact_stops(full, few, track)
     served = _serves(full, row)
     before = full.shared_value(row, own) if served else None
     if before is not None and (start == row).all():
         stops = _not_worse(stops, Stop(0, before, row, own))
-    return _Answer(Path(full, row, stops), before, least, truncated)
+    return _Answer(Path(full, row, stops), before, least)
+
+
+def _at_home(full: Layer, few: Layer, home: NDArray[np.int64] | None) -> tuple[Layer, Layer]:
+    """Both layers with the nodes that their experts must stay on; one object stays one."""
+    kept = replace(full, home=home)
+    return kept, kept if few is full else replace(few, home=home)
 
 
 def _serves(layer: Layer, row: Row) -> bool:
@@ -160,35 +218,36 @@ def _serves(layer: Layer, row: Row) -> bool:
     return bool((held | ~loaded).all())
 
 
-def _cold_stops(ask: _Ask, full: Layer, few: Layer, least: float) -> tuple[tuple[Stop, ...], bool]:
-    track = Track(few, None)
-    budget = _budget(ask, few, 1)
+def _cold_stops(full: Layer, few: Layer, task: Task) -> tuple[Stop, ...]:
     row = _packed(few)
-    if full.loaded:
-        walk(few, row, track, budget, goal=_goal(ask, least), seed=ask.seed)
-    else:
-        track.note(row, few.value(row))
-    moves = int(full.capacity().sum())
-    _, best = track.best()
-    return (Stop(moves, full.value(best), best),), budget.truncated
+    best = cool_down(few, row, task) if full.loaded else row
+    return (Stop(int(full.capacity().sum()), full.value(best), best),)
 
 
-def _search_from(ask: _Ask, track: Track, start: Row, least: float) -> bool:
-    """Walk from the repaired map and from a fresh one; both feed the same track."""
-    layer, goal = track.layer, _goal(ask, least)
-    walks = 1 if ask.effort == "fast" else 2
-    budget = _budget(ask, layer, walks)
-    walk(layer, start, track, budget, goal=goal, seed=ask.seed)
-    if walks == 1 or budget.truncated or track.best()[0] <= goal:
-        return budget.truncated
-    fresh = _budget(ask, layer, walks)
-    if fresh.steps < 1:
-        return False
-    aside = Track(layer, None)
-    walk(layer, _packed(layer), aside, fresh, goal=goal, seed=ask.seed)
-    value, row = aside.best()
-    track.note(relabel(layer, row, start), value)
-    return fresh.truncated
+def _search_from(track: Track, rows: _Rows, task: Task, *, fresh_too: bool) -> None:
+    """Anneal from the repaired map, and back from a fresh one, with all moves noted."""
+    if not fresh_too:
+        walk_away(rows.start, track, rows.live, task)
+        return
+    half, quarter = replace(task, proposals=task.proposals // 2), replace(task, proposals=task.proposals // 4)
+    walk_away(rows.start, track, rows.live, half)
+    if track.best()[0] <= task.goal or not quarter.proposals or task.halt.asked:
+        return
+    fresh = relabel(rows.other, cool_down(rows.other, _packed(rows.other), quarter), rows.start)
+    # Between two choices of home nodes groups would be split: the way back ends where the fresh homes end.
+    aside = track if rows.other.home is None else Track(rows.other, track.start)
+    walk_back(fresh, aside, rows.live, quarter)
+    if aside is not track:
+        for value, row in aside.rows.values():
+            track.note(row, value)
+
+
+def _task(ask: _Ask, layer: Layer, at: int, least: float) -> Task:
+    allowed = proposals(layer, ask.effort, cold=ask.current is None)
+    most = sys.maxsize
+    if ask.limits.evaluations is not None:
+        most = ask.limits.evaluations // ask.trace.layers
+    return Task(min(allowed, most), most, _goal(ask, least), ask.seed * 1_000_003 + at, ask.halt)
 
 
 def _goal(ask: _Ask, least: float) -> float:
@@ -199,22 +258,7 @@ def _packed(layer: Layer) -> Row:
     loads = layer.loads[:, :-1]
     mean = (loads * layer.weights[:, None]).sum(axis=0)
     spread = np.sqrt((np.square(loads - mean) * layer.weights[:, None]).sum(axis=0))
-    return pack(layer, replica_counts(mean + spread, layer.capacity()), mean + spread)
-
-
-def _budget(ask: _Ask, layer: Layer, walks: int) -> Budget:
-    per_rank = int(layer.capacity().max())
-    candidates = max(1, per_rank * (layer.slots - per_rank))
-    wide = int(CELLS[ask.effort] / (candidates * len(layer.weights)))
-    steps = (
-        min(STEPS[ask.effort], max(MIN_STEPS, wide))
-        // walks
-        * (1 if walks == 1 else 4)
-        // (1 if walks == 1 else 3)
-    )
-    if ask.limits.evaluations is not None:
-        steps = min(steps, ask.limits.evaluations // (candidates * walks * ask.trace.layers))
-    return Budget(steps, ask.should_stop)
+    return pack(layer, copies(layer, mean + spread), mean + spread)
 
 
 def _exact_stops(full: Layer, few: Layer, track: Track) -> tuple[Stop, ...]:
@@ -247,7 +291,7 @@ def _result(ask: _Ask, topology: Topology, answers: list[_Answer]) -> Result:
     weights = _layer_weights(ask.trace)
     frontier = merge(tuple(answer.path for answer in answers), weights, ask.live_slots, topology.slots)
     known = bool(weights.any())
-    bound = ordered_sum(weights * np.array([answer.bound for answer in answers])) if known else 1.0
+    bound = ordered_sum(weights * np.array([answer.bound.value for answer in answers])) if known else 1.0
     chosen = _chosen(ask, frontier, bound)
     each = ask.limits.bytes_per_expert
     objective = frontier.objective if known else np.full(len(frontier.moves), np.nan)
@@ -262,20 +306,22 @@ def _result(ask: _Ask, topology: Topology, answers: list[_Answer]) -> Result:
     reasons = explain.reasons(
         explain.Facts(
             ask.trace, topology, ask.current, ask.limits, int(frontier.moves[0]), points[chosen], start,
-            tuple(answer.bound for answer in answers), any(answer.truncated for answer in answers),
-            MOST_SLICES,
+            tuple(answer.bound for answer in answers), ask.halt.asked,
+            MOST_SLICES, ask.policy,
         )
     )  # fmt: skip
     return Result(
         placement=frontier.placement(chosen),
         frontier=points,
         bound=bound,
-        bound_reason=_bound_reason(bound, answers, weights),
+        bound_reason=bounds.reason([answer.bound for answer in answers], weights),
         objective=points[chosen].objective,
         objective_start=start,
         reasons=reasons,
         moves=points[chosen].moves,
         paths=frontier,
+        layer_bounds=tuple(answer.bound for answer in answers),
+        policy=ask.policy.name,
     )
 
 
@@ -288,13 +334,3 @@ def _chosen(ask: _Ask, frontier: Frontier, bound: float) -> int:
     best = float(frontier.objective[last])
     reach = 1 + ask.limits.slack
     return frontier.cheapest(bound * reach if best <= bound * reach else best * reach, last)
-
-
-def _bound_reason(bound: float, answers: list[_Answer], weights: NDArray[np.float64]) -> Reason:
-    if not weights.any():
-        return Reason(bounds.NO_DATA, "no layer has load, so nothing bounds it")
-    granular = [at for at, answer in enumerate(answers) if answer.bound > 1 + GAIN and weights[at] > 0]
-    if not granular:
-        return Reason(bounds.MEAN, "the hottest rank cannot be below the mean of the ranks")
-    text = f"in {len(granular)} of {len(answers)} layers one copy of the hottest expert is at times above a rank's fair share"
-    return Reason(bounds.REPLICA_GRANULARITY, f"{text}, whatever the copies: bound {bound:.4f}")

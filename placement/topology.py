@@ -14,21 +14,29 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+POLICIES = ("auto", "hierarchical", "global")
+
+
 @dataclass(frozen=True, slots=True)
 class Topology:
     """The ranks of one EP group; slots are numbered rank by rank, dead ranks included.
 
     ``slots_of_rank``: slots of every rank in one layer. ``node_of_rank``: node number of every rank, from 0 without gaps.
     ``speeds``: relative speed of every rank, 1.0 = normal; empty = all equal. ``dead``: ranks that serve nothing.
+    ``expert_groups``: number of equal runs of consecutive experts of which each is to keep all copies on one node; 0 = none.
+    ``policy``: ``hierarchical`` = groups must stay whole, ``global`` = they need not, ``auto`` = they do where they can
+    (``groups.resolve`` says which it became, and so does the result of a solve).
 
     Raises:
-        TopologyError: a length, a node number, a speed or a dead rank does not fit.
+        TopologyError: a length, a node number, a speed, a dead rank or the policy does not fit.
     """
 
     slots_of_rank: tuple[int, ...]
     node_of_rank: tuple[int, ...]
     speeds: tuple[float, ...] = ()
     dead: frozenset[int] = frozenset()
+    expert_groups: int = 0
+    policy: str = "auto"
 
     def __post_init__(self) -> None:
         ranks = len(self.slots_of_rank)
@@ -52,6 +60,17 @@ class Topology:
         for rank in self.dead:
             if not 0 <= rank < ranks:
                 raise TopologyError(f"dead rank {rank} does not exist, ranks are 0..{ranks - 1}")
+        self._check_policy()
+
+    def _check_policy(self) -> None:
+        if self.policy not in POLICIES:
+            raise TopologyError(f"policy {self.policy!r} is unknown: use one of {', '.join(POLICIES)}")
+        if self.expert_groups < 0:
+            raise TopologyError(f"expert_groups is {self.expert_groups}, must be at least 1, or 0 for none")
+        if self.policy == "hierarchical" and not self.expert_groups:
+            raise TopologyError(
+                "policy hierarchical needs expert_groups, the number of the model's router groups"
+            )
 
     @classmethod
     def uniform(
@@ -62,6 +81,8 @@ class Topology:
         nodes: int = 1,
         speeds: tuple[float, ...] = (),
         dead: frozenset[int] = frozenset(),
+        expert_groups: int = 0,
+        policy: str = "auto",
     ) -> Self:
         """Equal ranks, spread over the nodes in order and as evenly as possible.
 
@@ -72,9 +93,11 @@ class Topology:
             if value < 1:
                 raise TopologyError(f"{name} is {value}, must be at least 1")
         if nodes > ranks:
-            raise TopologyError(f"{nodes} nodes for {ranks} ranks: use at most {ranks} nodes")
+            raise TopologyError(
+                f"{nodes} nodes for {ranks} ranks (EP size {ranks}): use at most {ranks} nodes"
+            )
         node_of_rank = tuple(rank * nodes // ranks for rank in range(ranks))
-        return cls((slots_per_rank,) * ranks, node_of_rank, speeds, frozenset(dead))
+        return cls((slots_per_rank,) * ranks, node_of_rank, speeds, frozenset(dead), expert_groups, policy)
 
     @property
     def ranks(self) -> int:
@@ -120,6 +143,8 @@ class Topology:
             tuple(self.slots_of_rank[rank] for rank in keep),
             tuple(nodes[self.node_of_rank[rank]] for rank in keep),
             tuple(self.speeds[rank] for rank in keep) if self.speeds else (),
+            expert_groups=self.expert_groups,
+            policy=self.policy,
         )
         return small, np.flatnonzero(np.isin(self.rank_of_slot(), keep))
 
@@ -127,7 +152,8 @@ class Topology:
         """Refuse a pool whose live slots cannot hold every expert.
 
         Raises:
-            InfeasibleError: names the smallest number of slots per rank, of redundant slots and of ranks that fits.
+            InfeasibleError: names the smallest number of slots per rank, of redundant slots and of ranks that fits; where
+                ranks have unequal slots, the number of slots to add.
         """
         live = self.live_ranks
         usable = sum(self.slots_of_rank[rank] for rank in live)
@@ -140,7 +166,10 @@ class Topology:
         text = (
             f"{len(live)} live ranks have {usable} slots for {experts} experts, {experts - usable} too few: "
         )
-        text += f"use at least {need} slots per rank ({need * len(live) - experts} redundant slots)"
+        if len({self.slots_of_rank[rank] for rank in live}) > 1:
+            text += f"add at least {experts - usable} slots"
+        else:
+            text += f"use at least {need} slots per rank ({need * len(live) - experts} redundant slots)"
         text += f", or at least {-(-experts // widest)} live ranks of {widest} slots"
         raise InfeasibleError(text)
 

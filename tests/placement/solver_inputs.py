@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from hypothesis import strategies as st
 
-from placement import LoadTrace, Topology
+from placement import LoadTrace, Placement, Topology, evaluate, violations
 from placement.layer import make_layer
 
 
@@ -80,3 +80,52 @@ def layer_of(loads, slots_of_rank, speeds=()):
     topology = Topology(tuple(slots_of_rank), (0,) * len(slots_of_rank), tuple(speeds))
     tokens = np.atleast_2d(np.array(loads, dtype=np.int64))
     return make_layer(tokens, np.ones(len(tokens)), topology)
+
+
+def best_of_all_maps(trace, topology):
+    """Lowest possible mean ratio of a trace of one layer over every map without violations; infinite when there is none."""
+    choices = []
+    for rank, size in enumerate(topology.slots_of_rank):
+        full = 0 if rank in topology.dead else min(size, trace.experts)
+        # A node whose groups have fewer experts than a rank has slots leaves the rest empty.
+        least = min(1, full) if topology.expert_groups else full
+        choices.append(
+            [
+                (*held, *(-1,) * (size - count))
+                for count in range(least, full + 1)
+                for held in itertools.combinations(range(trace.experts), count)
+            ]
+        )
+    maps = Placement([sum(parts, ()) for parts in itertools.product(*choices)])
+    broken = {violation.layer for violation in violations(maps, topology, trace.experts)}
+    rows = maps.physical_to_logical[[at for at in range(maps.layers) if at not in broken]]
+    if not len(rows):
+        return np.inf
+    tokens = np.repeat(trace.tokens, len(rows), axis=1)
+    score = evaluate(Placement(rows), LoadTrace(tokens, weights=trace.weights), topology)
+    return score.layer_ratio().min()
+
+
+@st.composite
+def tiny_pools(draw):
+    """A topology of at most three ranks or four single slots, so that every map can be tried, and a number of experts."""
+    sizes = draw(st.sampled_from([(1, 1, 1, 1), (2, 2), (2, 2, 1), (2, 1, 1), (3, 2), (2, 2, 2), (3,)]))
+    speeds = tuple(
+        draw(st.lists(st.sampled_from([0.5, 1.0, 1.25]), min_size=len(sizes), max_size=len(sizes)))
+    )
+    dead = (
+        frozenset(draw(st.sets(st.integers(0, len(sizes) - 1), max_size=1)))
+        if len(sizes) > 1
+        else frozenset()
+    )
+    node_of_rank = draw(st.sampled_from([(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 1, 1), (0, 1, 0, 1)]))[
+        : len(sizes)
+    ]
+    slots = sum(size for rank, size in enumerate(sizes) if rank not in dead)
+    experts = draw(st.integers(1, min(slots, 5)))
+    groups = draw(st.integers(1, experts))
+    topology = Topology(
+        sizes, tuple(node_of_rank), speeds if draw(st.booleans()) else (), dead,
+        expert_groups=groups, policy=draw(st.sampled_from(["global", "auto", "hierarchical"])),
+    )  # fmt: skip
+    return topology, experts

@@ -85,12 +85,25 @@ def test_nothing_can_be_scored_without_a_live_rank():
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"dispatch": "optimal"}, "'optimal' is known but not built yet: use one of even, weighted"),
         ({"dispatch": "nearby"}, "dispatch 'nearby' is unknown"),
-        ({"cost": "roofline"}, "cost 'roofline' is known but not built yet"),
+        ({"cost": "flops"}, "cost 'flops' is unknown"),
     ],
 )
-def test_a_model_that_is_not_built_is_refused_by_name(options, part):
+def test_an_unknown_model_is_refused_by_name(options, part):
     """No dispatch rule or cost model is quietly taken for another."""
     with pytest.raises(UnsupportedError, match=part):
         evaluate(Placement([[0, 1, 2, -1]]), one_slice([1, 1, 1]), PAIR, **options)
+
+
+def test_the_cost_of_tokens_is_tokens_over_speed():
+    """Beside the load of every rank stands what it costs; dead ranks cost nothing."""
+    group = Topology.uniform(ranks=3, slots_per_rank=1, speeds=(2.0, 1.0, 1.0), dead=frozenset({2}))
+    score = evaluate(Placement([[0, 1, 1]]), one_slice([6, 2]), group)
+    assert score.rank_cost.tolist() == [[[3.0, 2.0, 0.0]]]
+    assert score.reasons == ()
+
+
+def test_what_was_assumed_stands_in_the_score():
+    """A rule that needs source ranks says that it had none."""
+    score = evaluate(Placement([[0, 1, 0, 2]]), one_slice([6, 2, 2]), PAIR, dispatch="nearest")
+    assert [reason.code for reason in score.reasons] == ["sources_assumed_even"]

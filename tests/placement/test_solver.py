@@ -334,19 +334,43 @@ def test_the_seed_is_part_of_the_input():
 
 
 def test_equal_input_gives_equal_bytes_in_any_process():
-    """Two PYTHONHASHSEED, one and two BLAS threads, two OPENBLAS_CORETYPE: one digest, equal to this process's."""
+    """Two PYTHONHASHSEED, one and two threads of BLAS and solver, two OPENBLAS_CORETYPE: one digest, equal to this process's."""
     code = "import sys; sys.path[:0] = sys.argv[1:]; import test_solver as t; print(t.digest(t.solve(*t.hard_case())))"
     paths = [str(Path(__file__).parent), str(Path(placement.__file__).parents[1])]
     seen = set()
     for hash_seed, threads, core in (("1", "1", "Haswell"), ("2", "2", "Prescott")):
         environment = {
             **os.environ, "PYTHONHASHSEED": hash_seed, "OPENBLAS_NUM_THREADS": threads, "OPENBLAS_CORETYPE": core,
+            "NUMBA_NUM_THREADS": threads,
         }  # fmt: skip
         run = subprocess.run(
             [sys.executable, "-c", code, *paths], env=environment, capture_output=True, text=True, check=True
         )
         seen.add(run.stdout.strip())
     assert seen == {digest(solve(*hard_case()))}
+
+
+def test_the_number_of_threads_is_not_part_of_the_input():
+    """One layer at a time or four: the same bytes, cold and from a live map, with few slices and with many."""
+    rng = np.random.default_rng(11)
+    topology = Topology.uniform(ranks=4, slots_per_rank=5)
+    for slices in (1, 12):
+        trace = LoadTrace(np.rint(rng.lognormal(3, 1, (slices, 5, 16))).astype(np.int64))
+        for current in (None, np.tile(np.arange(20) % 16, (5, 1))):
+            one, four = (solve(trace, topology, current, effort="fast", threads=n) for n in (1, 4))
+            assert digest(one) == digest(four)
+
+
+def test_a_solve_stopped_midway_keeps_what_it_found():
+    """Asked between chunks of proposals, by any thread: the answer is better than the start, and marked."""
+    trace, topology, current = hard_case()
+    asked = iter([False] * 4)
+    result = solve(
+        trace, topology, current, effort="thorough", limits=Limits(slack=0.0),
+        should_stop=lambda: next(asked, True), threads=1,
+    )  # fmt: skip
+    assert "truncated" in [reason.code for reason in result.reasons]
+    assert result.objective < result.objective_start
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------

@@ -72,6 +72,29 @@ def test_sol_05_uneven_slots_hold_every_expert_once():
     assert sorted(result.placement.physical_to_logical[0].tolist()) == list(range(256))
 
 
+def test_uneven_slots_that_are_too_few_are_told_how_many_to_add():
+    """There is no one number of slots per rank: 86 + 84 + 84 slots are 2 short of 256 experts."""
+    topology = Topology((86, 84, 84), (0, 0, 0))
+    with pytest.raises(
+        InfeasibleError, match=r"2 too few: add at least 2 slots, or at least 3 live ranks of 86 slots"
+    ):
+        topology.check_holds(256)
+    Topology((86, 85, 85), (0, 0, 0)).check_holds(256)
+
+
+def test_pln_06_a_scale_down_below_the_experts_is_refused_and_a_scale_up_is_used():
+    """PLN-06: 128 experts with 64 slots a rank need 2 ranks; on 4 ranks 128 slots are redundant."""
+    loads = LoadTrace(np.arange(1, 129)[None, None, :])
+    with pytest.raises(
+        InfeasibleError, match=r"at least 128 slots per rank .* or at least 2 live ranks of 64 slots"
+    ):
+        solve(loads, Topology.uniform(ranks=1, slots_per_rank=64))
+    four = Topology.uniform(ranks=4, slots_per_rank=64)
+    result = solve(loads, four, effort="fast")
+    assert violations(result.placement, four, 128) == []
+    assert int((result.placement.physical_to_logical >= 0).sum()) - 128 == 128
+
+
 @pytest.mark.parametrize(
     ("experts", "ranks", "redundant", "slots"),
     [(128, 40, 32, 4), (384, 40, 16, 10), (160, 9, 2, 18), (162, 9, 0, 18), (256, 32, 0, 8), (64, 5, 1, 13), (8, 8, 0, 1), (896, 72, 40, 13)],
@@ -93,6 +116,16 @@ def test_least_redundancy_needs_experts_and_ranks():
     """Neither 0 experts nor 0 ranks make a pool."""
     with pytest.raises(TopologyError):
         least_redundancy(0, 3)
+
+
+def test_sol_08_every_rank_of_unequal_nodes_serves_and_a_fast_one_serves_more():
+    """SOL-08 with speeds: destinations are ranks 0..4, and the rank alone on its node, twice as fast, gets most."""
+    topology = Topology((2,) * 5, (0, 0, 1, 1, 2), (1.0, 1.0, 1.0, 1.0, 2.0))
+    trace = LoadTrace(np.array([[[9, 8, 7, 6, 5, 4, 3, 2, 1, 1]]]))
+    score = evaluate(solve(trace, topology).placement, trace, topology)
+    assert (score.rank_load > 0).all()
+    assert score.rank_load[0, 0].argmax() == 4
+    assert score.mean_ratio < 1.25
 
 
 def test_sol_08_unequal_nodes_are_used_whole():

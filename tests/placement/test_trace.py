@@ -82,3 +82,15 @@ def test_bad_steps_per_slice_are_refused(steps):
     """One whole number >= 1 a slice."""
     with pytest.raises(TraceError):
         LoadTrace(np.ones((2, 1, 1), dtype=np.int64), steps_per_slice=steps)
+
+
+@pytest.mark.parametrize(
+    ("batch", "part"),
+    [([1.0], r"shape \[1\], expected \[2\]"), ([3.0, 0.0], r"batch_tokens\[slice 1\] is 0")],
+)
+def test_batch_tokens_are_checked(batch, part):
+    """One positive number for every slice."""
+    tokens = np.ones((2, 1, 1), dtype=np.int64)
+    with pytest.raises(TraceError, match=part):
+        LoadTrace(tokens, batch_tokens=batch)
+    assert LoadTrace(tokens, batch_tokens=[2, 3]).batch_tokens.tolist() == [2.0, 3.0]

@@ -1,0 +1,266 @@
+"""Which part of an expert's tokens each of its copies gets, by the rule of the serving engine.
+
+Copies of an expert are numbered by rising slot; n = their number. Facts that a rule needs and the trace lacks are assumed,
+and ``assumptions`` says so. Sources: the engines' own code, read for the engine notes; the version stands at each rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placement.batches import Blocks, copies_by_row, copies_by_turn
+from placement.errors import TraceError
+from placement.flow import hosting, least_worst, whole_speeds
+from placement.models import check_dispatch
+from placement.result import Reason
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placement.topology import Topology
+    from placement.trace import LoadTrace
+
+BY_SOURCE = ("nearest", "per_source")
+SGLANG_SEED = 42
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A dispatch rule and what it depends on.
+
+    ``even``: every copy 1 / n. Random or round-robin choice for each token (SGLang dynamic, LMDeploy).
+    ``weighted``: by the shares of the map, scaled to 1 over the live copies; an expert without shares evenly.
+    ``hash_row``: copy (row x 2654435769 mod 2^32) mod n, row = place in the source rank's batch (vLLM 0.20 to 0.33).
+    ``nearest``: each source rank has one copy: on its own rank, else the first on its node if the node holds some but not
+    all copies, else a fair deal of the remaining source ranks over all copies (SGLang 0.5.23 static).
+    ``per_source``: each source rank r has copy r mod n (vllm-ascend of 2026-08), or
+    (r mod tp + r div tp + expert) mod n with ``tensor_parallel`` = tp > 1.
+    ``block_round_robin``: the k-th choice of an expert in block b of 1024 choices goes to copy (k + b + r) mod n
+    (TensorRT-LLM of 2026); without r where ``offset_by_rank`` is off (no attention data parallelism).
+    ``optimal``: the exact split of every slice, as engines do that solve for each batch (``placement.flow``).
+
+    Raises:
+        UnsupportedError: the name is unknown, or ``tensor_parallel`` is below 1.
+    """
+
+    name: str
+    tensor_parallel: int = 1
+    offset_by_rank: bool = True
+
+    def __post_init__(self) -> None:
+        check_dispatch(self.name, self.tensor_parallel)
+
+
+def as_dispatch(dispatch: str | Dispatch) -> Dispatch:
+    """Take a rule by its name, with its usual settings.
+
+    Raises:
+        UnsupportedError: the name is unknown.
+    """
+    return dispatch if isinstance(dispatch, Dispatch) else Dispatch(dispatch)
+
+
+def assumptions(dispatch: Dispatch, trace: LoadTrace) -> tuple[Reason, ...]:
+    """What a rule would need to know and the trace does not say: a code and a sentence each."""
+    found = []
+    needs_sources = (*BY_SOURCE, "hash_row", "block_round_robin")
+    if dispatch.name in needs_sources and trace.source_tokens is None:
+        text = "the trace has no counts by source rank: every live rank is taken to send alike"
+        found.append(Reason("sources_assumed_even", text))
+    if dispatch.name == "hash_row" and trace.batch_tokens is None:
+        text = "the trace has no batch_tokens: batches are taken as large, so that copies share evenly"
+        found.append(Reason("batch_assumed_large", text))
+    if dispatch.name == "block_round_robin" and trace.steps_per_slice is None:
+        text = "the trace has no steps_per_slice: blocks are taken as large, so that copies share evenly"
+        found.append(Reason("batch_assumed_large", text))
+    return tuple(found)
+
+
+class Dispatcher:
+    """A dispatch rule applied to the rows of a map, one layer after the other.
+
+    ``dealt``: for ``nearest``, deal far source ranks as the engine does, which depends on all rows before (rows must then
+    come in the order of layers); off = the mean over deals, for a search that tries rows alone. The deal is that of a model
+    whose dense layers, which stand in the engine's map, have no replicas.
+
+    Raises:
+        TraceError: the trace has counts of another number of source ranks.
+    """
+
+    def __init__(
+        self, dispatch: Dispatch, trace: LoadTrace, topology: Topology, *, dealt: bool = True
+    ) -> None:
+        self._dispatch = dispatch
+        self._trace = trace
+        sources = trace.source_tokens
+        if sources is not None and len(sources) != topology.ranks:
+            raise TraceError(f"source_tokens name {len(sources)} ranks, the topology has {topology.ranks}")
+        self._alive = ~np.isin(topology.rank_of_slot(), list(topology.dead))
+        self._rank_of_slot = topology.rank_of_slot()
+        self._node_of_rank = np.array(topology.node_of_rank)
+        self._speed = topology.speed_of_rank()
+        self._live = np.flatnonzero(self._speed)
+        self._deal = Random(SGLANG_SEED) if dealt else None
+
+    @property
+    def whole(self) -> bool:
+        """Whether a copy's tokens are counted, not a chance for each token: its share of n tokens is then certain."""
+        exact = self._dispatch.name in BY_SOURCE and self._trace.source_tokens is not None
+        return exact or self._dispatch.name == "optimal"
+
+    def parts(
+        self, layer: int, row: NDArray[np.int32], shares: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
+        """Part of its expert's tokens that every slot gets, float64 [slices, slots], or [1, slots] where slices are alike.
+
+        ``row``: int [slots], -1 = empty. ``shares``: float64 [slots], for ``weighted``. Slots that are empty, unknown or on
+        a dead rank get 0.
+        """
+        copies = Copies.of(row, self._alive, self._trace.experts)
+        name, batch, steps = self._dispatch.name, self._trace.batch_tokens, self._trace.steps_per_slice
+        if name == "weighted" and shares is not None:
+            return copies.weighted(shares)[None]
+        if name == "hash_row" and batch is not None:
+            return self._by_row(copies, layer, batch)
+        if name in BY_SOURCE:
+            return self._by_source(copies, layer)[None]
+        if name == "block_round_robin" and steps is not None:
+            return self._by_turn(copies, layer, steps)
+        if name == "optimal":
+            return self._optimal(copies, layer)
+        return copies.even()[None]
+
+    def _sources(self, layer: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Part of the tokens that starts on each live rank: of all, float64 [live ranks], and of every expert, [live ranks, experts].
+
+        An expert without counts by source is taken like all tokens; without any counts every rank sends alike.
+        """
+        tokens = np.zeros((len(self._live), self._trace.experts))
+        if self._trace.source_tokens is not None:
+            tokens += self._trace.source_tokens[self._live, layer]
+        rank, expert = tokens.sum(axis=1), tokens.sum(axis=0)
+        of_all = rank / rank.sum() if rank.any() else np.full(len(rank), 1.0 / len(rank))
+        of_expert = np.broadcast_to(of_all[:, None], tokens.shape).copy()
+        np.divide(tokens, expert, out=of_expert, where=expert > 0)
+        return of_all, of_expert
+
+    def _by_row(self, copies: Copies, layer: int, batch: NDArray[np.float64]) -> NDArray[np.float64]:
+        of_all, of_expert = self._sources(layer)
+        result = np.zeros((self._trace.slices, len(copies.slot_expert)))
+        for slots, expert, count in copies.by_count():
+            part = copies_by_row(batch[:, None] * of_all, count)[:, :, copies.number[slots]]
+            result[:, slots] = (part * of_expert[:, expert]).sum(axis=1)
+        return result
+
+    def _by_source(self, copies: Copies, layer: int) -> NDArray[np.float64]:
+        _, of_expert = self._sources(layer)
+        result = copies.even()
+        for expert, slots in copies.replicated():
+            result[slots] = (self._table(expert, slots, self._live) * of_expert[:, expert]).sum(axis=1)
+        return result
+
+    def _table(self, expert: int, slots: NDArray[np.int64], live: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Which copy serves which live source rank, float64 [copies, live ranks]."""
+        count = len(slots)
+        if self._dispatch.name == "per_source":
+            tp = self._dispatch.tensor_parallel
+            number = live % count if tp == 1 else (live % tp + live // tp + expert) % count
+            return np.equal.outer(np.arange(count), number).astype(np.float64)
+        own = self._rank_of_slot[slots][:, None] == live
+        near = self._node_of_rank[self._rank_of_slot[slots]][:, None] == self._node_of_rank[live]
+        near &= ~near.all(axis=0)
+        eligible = np.where(own.any(axis=0), own, near)
+        first: NDArray[np.float64] = np.equal.outer(np.arange(count), eligible.argmax(axis=0)).astype(
+            np.float64
+        )
+        far = ~eligible.any(axis=0)
+        if self._deal is None:
+            first[:, far] = 1.0 / count
+            return first
+        first[:, far] = np.equal.outer(np.arange(count), _fair_deal(count, int(far.sum()), self._deal))
+        return first
+
+    def _by_turn(self, copies: Copies, layer: int, steps: NDArray[np.int64]) -> NDArray[np.float64]:
+        of_all, of_expert = self._sources(layer)
+        tokens = self._trace.tokens[:, layer]
+        choices = tokens.sum(axis=1)[:, None] * of_all / steps[:, None]
+        result = np.zeros((self._trace.slices, len(copies.slot_expert)))
+        for slots, expert, count in copies.by_count():
+            some = np.unique(expert)
+            turn = self._live % count * self._dispatch.offset_by_rank
+            blocks = Blocks(steps, choices, of_expert[:, some], turn)
+            part = copies_by_turn(tokens[:, some], blocks, count)
+            result[:, slots] = part[:, np.searchsorted(some, expert), copies.number[slots]]
+        return result
+
+    def _optimal(self, copies: Copies, layer: int) -> NDArray[np.float64]:
+        tokens = self._trace.tokens[:, layer]
+        rows = np.broadcast_to(copies.slot_expert, (len(tokens), len(copies.slot_expert)))
+        held = hosting(rows, self._rank_of_slot, self._trace.experts, len(self._speed))
+        return held.of_slots(least_worst(held, tokens, whole_speeds(self._speed)).part)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copies:
+    """The copies of one row of a map.
+
+    ``slot_expert``: int64 [slots], -1 = serves nothing. ``number``: int64 [slots], place among the copies of its expert, by
+    rising slot. ``count``: int64 [slots], copies of the slot's expert, at least 1.
+    """
+
+    slot_expert: NDArray[np.int64]
+    number: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, row: NDArray[np.int32], alive: NDArray[np.bool_], experts: int) -> Copies:
+        """Count the copies on slots that live and hold a known expert."""
+        expert = np.where((row >= 0) & (row < experts) & alive, row, -1).astype(np.int64)
+        order = np.argsort(expert, kind="stable")
+        ordered = expert[order]
+        number = np.empty(len(row), dtype=np.int64)
+        number[order] = np.arange(len(row)) - np.searchsorted(ordered, ordered)
+        count = np.searchsorted(ordered, expert, "right") - np.searchsorted(ordered, expert)
+        return cls(expert, number, count)
+
+    def even(self) -> NDArray[np.float64]:
+        """1 / copies for every serving slot, float64 [slots]."""
+        return np.where(self.slot_expert >= 0, 1.0 / self.count, 0.0)
+
+    def weighted(self, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Shares scaled to 1 over the copies, even where an expert has none, float64 [slots]."""
+        used = self.slot_expert >= 0
+        given = np.where(used, shares, 0.0)
+        total = np.zeros(int(self.slot_expert.max(initial=0)) + 1)
+        np.add.at(total, self.slot_expert[used], given[used])
+        of_slot = total[self.slot_expert]
+        scaled = np.divide(given, of_slot, out=np.zeros_like(given), where=of_slot > 0)
+        return np.where(used & (of_slot <= 0), self.even(), scaled)
+
+    def by_count(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64], int]]:
+        """Serving slots, their experts and the number of copies, for each number of copies."""
+        serving = self.slot_expert >= 0
+        counts = np.unique(self.count[serving]).tolist()
+        slots = [np.flatnonzero(serving & (self.count == count)) for count in counts]
+        return [(at, self.slot_expert[at], count) for at, count in zip(slots, counts, strict=True)]
+
+    def replicated(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """Every expert with several copies, by rising id, and their slots by rising slot."""
+        several = np.flatnonzero((self.slot_expert >= 0) & (self.count > 1))
+        if not len(several):
+            return []
+        order = several[np.argsort(self.slot_expert[several], kind="stable")]
+        experts, first = np.unique(self.slot_expert[order], return_index=True)
+        return list(zip(experts.tolist(), np.split(order, first[1:]), strict=True))
+
+
+def _fair_deal(copies: int, ranks: int, deal: Random) -> list[int]:
+    """Deal source ranks over copies: every copy as often as the others, the rest drawn, then shuffled (the engine's order)."""
+    rounds, rest = divmod(ranks, copies)
+    dealt = list(range(copies)) * rounds + deal.sample(range(copies), k=rest)
+    deal.shuffle(dealt)
+    return dealt
