@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.digests import layer_map_digests
-from eplb.agent.wire import LayerChange, seal, unseal
+from eplb.agent.wire import LayerChange, read_changes, seal, unseal
 from eplb.errors import OfferError, PlanError
 
 if TYPE_CHECKING:
@@ -102,16 +102,7 @@ def decode_plan(raw: bytes) -> Plan:
     """
     body = unseal(PLAN_SCHEMA, raw)
     try:
-        changes = tuple(
-            LayerChange(
-                layer=int(item["layer"]),
-                base_digest=int(item["base_digest"]),
-                target_digest=int(item["target_digest"]),
-                target=tuple(int(x) for x in item["target"]),
-                shares=None if item["shares"] is None else tuple(float(x) for x in item["shares"]),
-            )
-            for item in body.pop("changes")
-        )
+        changes = read_changes(body.pop("changes"))
         base_digests = tuple(int(x) for x in body.pop("base_digests"))
         reasons = tuple((str(code), str(sentence)) for code, sentence in body.pop("reasons"))
         return Plan(changes=changes, base_digests=base_digests, reasons=reasons, **body)
