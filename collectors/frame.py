@@ -323,7 +323,8 @@ def _read_body(header: FrameHeader, shape: _Shape, raw: bytes) -> Frame:
     rows = zip(_SAMPLE.iter_unpack(view[samples_at : shape.table_bytes]), of_samples, strict=True)
     return Frame(
         header=header,
-        layer_digests=np.frombuffer(view[:totals_at], dtype="<u8"),
+        # A copy: a view would keep the whole body, samples included, alive with the digests.
+        layer_digests=np.frombuffer(view[:totals_at], dtype="<u8").copy(),
         totals=tuple(
             PhaseTotals(_phase(phase), steps, tokens, counts)
             for (phase, steps, tokens), counts in zip(

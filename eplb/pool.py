@@ -64,6 +64,7 @@ class Pool:
         self._window = Window(
             self.facts,
             config.count_kind(),
+            phases=len(config.phases),
             window_s=config.window.window_s,
             max_slices=config.window.max_slices,
             window_bytes=config.window.window_bytes,
