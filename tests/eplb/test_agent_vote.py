@@ -115,6 +115,9 @@ ranks = st.integers(min_value=0, max_value=FACTS.ranks - 1)
 def assert_nobody_switched(crew):
     assert crew.switched == [[]] * FACTS.ranks
     assert crew.maps() == [BASE.tobytes()] * FACTS.ranks
+    crew.until(
+        lambda agent: agent.staging_bytes == 0
+    )  # a wave let go of is freed when its transfer has ended
     assert [agent.staging_bytes for agent in crew.agents] == [0] * FACTS.ranks
     assert [agent.map_version for agent in crew.agents] == [0] * FACTS.ranks
     assert all(recorder.calls == [] for recorder in crew.recorders)
