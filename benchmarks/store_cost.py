@@ -7,7 +7,7 @@ One process plays all ranks of a pool: real recorders, real publishers (one thre
 budget, their own rule for interval and stride), honest counts of 58 layers, 256 experts and top-8 under a skewed router.
 The store is a process of its own (embedded Valkey, or ``--store``). The reader is this process: it tails the streams and
 feeds a window every ``--poll-s`` seconds. A cell is measured over whole publishing intervals, about ``--seconds`` and at
-least one, after each rank has published twice.
+least three sampled steps, after each rank has published twice.
 
 ``store MB`` is what the ranks would keep there (default retention): bytes/s x seconds x measured memory per byte.
 ``age`` is the time since the newest complete step was *served*, seen at every poll. CPU is in percent of one core.
@@ -49,6 +49,7 @@ BANK_STEPS = 2
 OLD_PAIRS_PER_LAYER = 50_000_000
 STEPS_REMEMBERED = 1 << 16
 LONGEST_CELL_S = 60.0
+SAMPLED_STEPS_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,8 @@ def _measured(reader: Reader, pace: Any, args: argparse.Namespace, memory_before
             raise SystemExit(
                 f"no complete step in {LONGEST_CELL_S} s: {window.counters} {window.last_refusal}"
             )
-    length_s = max(1, round(args.seconds / pace[1])) * pace[1]
+    sampled_s = SAMPLED_STEPS_MIN * pace[2] * args.step_ms / 1000
+    length_s = max(1, round(max(args.seconds, sampled_s) / pace[1])) * pace[1]
     reader.ages_s.clear()
     before, server_before_s, reader_before_s = window.counters, _server_cpu_s(client), time.process_time()
     began_s = time.monotonic()

@@ -323,7 +323,7 @@ def _read_body(header: FrameHeader, shape: _Shape, raw: bytes) -> Frame:
     rows = zip(_SAMPLE.iter_unpack(view[samples_at : shape.table_bytes]), of_samples, strict=True)
     return Frame(
         header=header,
-        layer_digests=np.frombuffer(view[:totals_at], dtype="<u8"),
+        layer_digests=_own_digests(view[:totals_at]),
         totals=tuple(
             PhaseTotals(_phase(phase), steps, tokens, counts)
             for (phase, steps, tokens), counts in zip(
@@ -338,6 +338,13 @@ def _read_body(header: FrameHeader, shape: _Shape, raw: bytes) -> Frame:
         ),
         samples=tuple(_sample(fields, counts) for fields, counts in rows),
     )
+
+
+def _own_digests(raw: memoryview) -> NDArray[np.uint64]:
+    # A copy: a view would keep the whole body, samples included, alive with the digests.
+    digests = np.frombuffer(raw, dtype="<u8").astype(np.uint64, copy=True)
+    digests.flags.writeable = False
+    return digests
 
 
 def _sample(

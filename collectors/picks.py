@@ -74,7 +74,7 @@ class StepPicks:
 
     ``counts``: int64 [layers, width], tokens in the ids of the kind. ``shared``: int64 [layers], picks of fused shared
     experts. ``unattributed`` tokens came without a layer and are in no row. ``refused`` counts by reason: ``dense_layer``
-    (a layer without experts), ``bad_id``, ``bad_row`` and the refusals of ``count_routed``. ``filler_rows`` rows of
+    (a layer without experts), ``bad_id``, ``bad_row``, the refusals of ``count_routed``, and ``internal`` for input that is no array of picks at all. ``filler_rows`` rows of
     chunks that only keep collectives aligned. Nothing here raises.
     """
 
@@ -92,6 +92,12 @@ class StepPicks:
         self, model_layer: int | None, topk_ids: Any, *, real_rows: int | None = None, filler: bool = False
     ) -> None:
         """Add the picks of one layer, integers [rows, k]; model_layer None = the hook does not know its layer."""
+        try:
+            self._add(model_layer, topk_ids, real_rows, filler=filler)
+        except Exception:  # noqa: BLE001 - called from an engine's hook, where nothing may raise
+            self.refused["internal"] += 1
+
+    def _add(self, model_layer: int | None, topk_ids: Any, real_rows: int | None, *, filler: bool) -> None:
         counted = count_routed(
             topk_ids, self._width, real_rows=real_rows, shared_experts=self._shared_experts
         )

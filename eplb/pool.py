@@ -64,6 +64,7 @@ class Pool:
         self._window = Window(
             self.facts,
             config.count_kind(),
+            phases=len(config.phases),
             window_s=config.window.window_s,
             max_slices=config.window.max_slices,
             window_bytes=config.window.window_bytes,
@@ -83,6 +84,7 @@ class Pool:
         self._cycles = 0
         self._led_term: int | None = None
         self._key_losses = 0
+        self._backlog_ms = 0
         self._known_digest = 0
         self._before: Placement | None = None
         self._settling_digest = 0
@@ -125,6 +127,7 @@ class Pool:
             desired=desired,
             status=observe(self.facts, desired, ranks.records, now_ms),
             paused=is_paused(self.store),
+            backlog_ms=self._backlog_ms,
         )
         inputs = self._inputs(known)
         outcome = decide(self._state, inputs, self.config.gate)
@@ -190,6 +193,7 @@ class Pool:
         while entries := self.store.tail_load(nodes):
             for time_ms, node, payload in entries:
                 self._window.ingest(time_ms, node, payload)
+        self._backlog_ms = self.store.backlog_ms(nodes)
         if self.store.key_losses != self._key_losses:
             self._key_losses = self.store.key_losses
             self._window.clear("a stream vanished from the store or its ids fell back")

@@ -51,6 +51,7 @@ class PoolSnapshot:
     ``coverage`` ranks seen / ranks expected in the window. ``stale_ranks`` ranks without a frame in the last interval limit.
     ``counters`` totals since the daemon began, by name (frames, bytes, lost, misaligned, refused, ...).
     ``decision`` the last decision record as plain data. ``time_ms`` store time in milliseconds, 0 while it is unknown.
+    ``backlog_ms`` time between the last frame read and the last one written, 0 = nothing is left to read.
     """
 
     pool: str
@@ -72,3 +73,4 @@ class PoolSnapshot:
     model_layers: tuple[int, ...] = ()
     alerting: bool = False
     store_up: bool = True
+    backlog_ms: int = 0

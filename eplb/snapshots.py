@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What one cycle read: the store's time in ms, the window, the ranks, what is desired, and where the migration stands."""
+    """What one cycle read: the store's time in ms, the window, the ranks, what is desired, where the migration stands, and how far the
+    reader is behind the ranks in ms.
+    """
 
     now_ms: int
     view: WindowView
@@ -30,6 +32,7 @@ class Known:
     desired: Desired
     status: MigrationStatus
     paused: bool
+    backlog_ms: int
 
 
 def snapshot_of(
@@ -58,6 +61,7 @@ def snapshot_of(
         readings=tuple(
             read_phase(shown, facts, name, live_digest=ranks.live_digest) for name, shown in views
         ),
+        backlog_ms=known.backlog_ms,
         counters=view.counters,
         decision=decision.as_dict(),
         model_layers=facts.model_layers,

@@ -6,6 +6,7 @@ zstandard. Run: python scripts/check_base_install.py
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# A copy is installed, because building leaves files beside the source.
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "placement", "collectors", "eplb")
 ALLOWED = {"collectors", "eplb", "numpy", "redis", "hiredis", "zstandard"}
 PROBE = """
 import sys
@@ -29,7 +32,12 @@ def main() -> int:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), str(ROOT)], check=True)
+        source = Path(folder) / "source"
+        for name in SOURCES:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            copy(ROOT / name, source / name)
+        subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), str(source)], check=True)
         loaded = subprocess.run(
             [str(python), "-c", PROBE], check=True, capture_output=True, text=True, cwd=folder
         ).stdout.split()

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from eplb.agent.digests import DigestTable
 from eplb.agent.gate import Gate
-from eplb.agent.hand import Hand, judge_offer
-from eplb.agent.header import MAX_OFFER_BYTES, Action, Header
-from eplb.agent.live import LiveMap
+from eplb.agent.hand import APPLY_WAIT_S, Hand, judge_offer
+from eplb.agent.header import MAX_OFFER_BYTES, MAX_TERM, UNKNOWN_STEP, Action, Header, encode_header
 from eplb.agent.offers import already_live, offer_digest
 from eplb.agent.refusal import Code, Refusal, Refusals
-from eplb.agent.registration import register
+from eplb.agent.registration import Start, register
 from eplb.agent.side import RankSide
 from eplb.agent.switch import Recorder, Switched, write_slots
 from eplb.agent.wire import LayerChange, LiveRecord, decode_offer
+from eplb.errors import MigrationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,8 +43,9 @@ class Agent:
     memory beside the live storage, in bytes; None = a wave may take what it needs. The engine starts and stops ``link``.
 
     Raises:
-        MigrationError: on all ranks alike, when their maps, facts, tensors or replicas do not agree at the start.
-        ConfigError: ``gate_steps`` is below 20.
+        MigrationError: on all ranks alike, when their maps, facts, tensors, settings or replicas do not agree at the
+            start, or one rank's map is malformed.
+        ConfigError: on all ranks alike, ``gate_steps`` is below 20.
     """
 
     state: str
@@ -73,10 +74,10 @@ class Agent:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.facts, self.rank, self.incarnation = facts, group.rank, incarnation
-        self._gate = Gate(group, gate_steps)
         self._link, self._recorder, self._clock = link, recorder, clock
-        self._live = LiveMap(facts, physical_to_logical, shares, map_version)
-        self.run_id = register(facts, group, memory, self._live, run_id)
+        start = Start(physical_to_logical, shares, map_version, gate_steps, run_id)
+        self._live, self.run_id = register(facts, group, memory, start)
+        self._gate = Gate(group, gate_steps)
         table = DigestTable.build(facts, group, memory, self._live.rows)
         self._side = RankSide(facts, self.rank, memory, transport, table, staging_bytes_max)
         self.state, self.refusals, self.term_seen = "serving", (), 0
@@ -112,8 +113,9 @@ class Agent:
 
     @property
     def staging_bytes(self) -> int:
-        """Bytes held beside the live storage now."""
-        return 0 if self._hand is None else self._hand.staging.bytes
+        """Bytes held beside the live storage now, those of a wave that was let go in mid-transfer included."""
+        held = self._hand.staging.bytes if self._hand else 0
+        return held + sum(transfer.staging_bytes for transfer in self._leaving)
 
     def before_forward(self, group_step: int) -> Switched | None:
         """Take part in the gate if one is due; call it on every rank before every forward, dummy forwards included.
@@ -155,7 +157,7 @@ class Agent:
         return switched
 
     def _doubt(self, header: Header, group_step: int) -> Refusal | None:
-        if header.group_step == group_step and header.run_id == self.run_id:
+        if header.group_step in {group_step, UNKNOWN_STEP} and header.run_id == self.run_id:
             return None
         self.stats["step_differs"] += 1
         sentence = f"rank 0 is at step {header.group_step} of run {header.run_id}, this rank at {group_step} of {self.run_id}"
@@ -163,21 +165,26 @@ class Agent:
 
     # Rank 0 chooses.
 
-    def _choose(self, group_step: int) -> tuple[Header, bytes | None]:
+    def _choose(self, group_step: int) -> tuple[NDArray[np.int64], bytes | None]:
         try:
             action, raw = self._next_action()
+            digest = self._held() if raw is None else offer_digest(raw)
+            header = Header(action, self.term_seen, self.run_id, group_step, digest, len(raw or b""))
+            return encode_header(header), raw
         except Exception as error:  # noqa: BLE001 - the others wait for a header
             self._count(error)
-            action, raw = Action.KEEP, None
-        digest = self._hand.digest if self._hand else 0
-        if raw is not None:
-            digest = offer_digest(raw)
-        return Header(action, self.term_seen, self.run_id, group_step, digest, len(raw or b"")), raw
+        keep = Header(Action.KEEP, self.term_seen, self.run_id, UNKNOWN_STEP, self._held())
+        return encode_header(keep), None
+
+    def _held(self) -> int:
+        return self._hand.digest if self._hand else 0
 
     def _next_action(self) -> tuple[Action, bytes | None]:
         wanted = self._link.wanted() if self._link else None
         if wanted is None or self.state == "stuck" or self._clock() - wanted.read_s > DESIRED_AGE_MAX_S:
             return Action.KEEP, None
+        if not 0 <= wanted.term <= MAX_TERM:
+            raise MigrationError(f"the link names term {wanted.term}, must be 0 to 2**53; nothing is done")
         self.term_seen = max(self.term_seen, wanted.term)
         if self._hand is not None:
             return self._hand_action(self._hand, wanted), None
@@ -232,20 +239,21 @@ class Agent:
     def _judge(self, raw: bytes, header: Header) -> tuple[str, Hand | Refusal]:
         if self._hand is not None and header.offer_digest != self._hand.digest:
             self._release()
-        key, judged = judge_offer(
-            self._side, self._live, raw, header, term_seen=self.term_seen, now_s=self._clock()
+        barred, term = self._barred(header.offer_digest), self.term_seen
+        return judge_offer(
+            self._side, self._live, raw, header, term_seen=term, now_s=self._clock(), barred=barred
         )
-        if isinstance(judged, Refusal):
-            return key, judged
+
+    def _barred(self, digest: int) -> Refusal | None:
         if self.state == "stuck":
-            return key, Refusal(
+            return Refusal(
                 Code.STUCK, "a slot of this rank failed its read-back; repair it or restart the rank"
             )
-        if header.offer_digest in self._closed:
-            return key, Refusal(Code.CLOSED, f"offer {key!r} was already refused or applied here")
-        if self._busy():
-            return key, Refusal(Code.BUSY, "the transfer of an earlier offer has not ended")
-        return key, judged
+        if digest in self._closed:
+            return Refusal(Code.CLOSED, "this offer was already refused or applied here")
+        if self._hand is not None or not all(transfer.wait(APPLY_WAIT_S) for transfer in self._leaving):
+            return Refusal(Code.BUSY, "the transfer of an earlier offer has not ended")
+        return None
 
     def _apply(self, header: Header, doubt: Refusal | None) -> Switched | None:
         refusal = doubt or self._check_hand(header)
@@ -294,8 +302,7 @@ class Agent:
     def _settle(self) -> bool:
         """Take note of the clock and of the transfer; true when the state changed."""
         before = self.state
-        if self._leaving:
-            self._leaving = [transfer for transfer in self._leaving if not transfer.done]
+        self._leaving = [transfer for transfer in self._leaving if not transfer.done]
         hand = self._hand
         if hand is None:
             return False
@@ -326,9 +333,9 @@ class Agent:
     def _release(self) -> None:
         if self._hand is None:
             return
-        if self._hand.transfer is not None and not self._hand.done:
-            self._leaving.append(self._hand.transfer)
-        self._hand.staging.release()
+        running = self._hand.let_go()
+        if running is not None:
+            self._leaving.append(running)
         self._hand = None
 
     def _remember(self, digest: int) -> None:

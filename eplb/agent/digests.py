@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _MASK = (1 << 64) - 1
 _CHUNK_WORDS = 1 << 15
-"""256 KiB: the words of a chunk and their multipliers stay in the second-level cache."""
+"""256 KiB: the words of a chunk, their scratch and their multipliers stay in the cache."""
+_FACTOR, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 
 PROBE_RTOL = 1e-4
 """Kernels may sum in another order when memory is aligned differently; a wrong expert is off by far more."""
@@ -46,20 +47,36 @@ def _multipliers() -> NDArray[np.uint64]:
 def tensor_checksum(data: NDArray[np.uint8]) -> int:
     """Checksum of raw bytes, uint8 [n] -> unsigned 64-bit.
 
-    Sum over 64-bit words of word x odd multiplier of its position, modulo 2^64. An odd multiplier is invertible, so a
-    change within one word always changes the sum; words that change places change it but for 1 in 2^63.
+    Each 64-bit word is mixed by w ^= w >> 32, w *= C, w ^= w >> 32, multiplied by the odd number of its position, and
+    summed, all modulo 2^64. Mixing and multiplying are bijections, so a change within one word always changes the sum.
+    Changes of several words, such as flipped signs or words that change places, cancel only by accident, in the order of
+    1 in 2^57, because the mixing depends on all bits of a word: without it, two flipped top bits would always cancel. No
+    protection against someone who looks for a collision. Wrapping int64 gives the same bits, so that torch can do this
+    where the tensor lives, if it masks ``(w >> 32) & 0xFFFFFFFF``: its shift copies the sign.
     """
     whole = data.size // 8
     words = data[: whole * 8].view("<u8")
+    scratch = np.empty((2, min(whole, _CHUNK_WORDS)), dtype=np.uint64)
     multipliers = _multipliers()
     total = 0
     for chunk, start in enumerate(range(0, whole, _CHUNK_WORDS)):
-        part = words[start : start + _CHUNK_WORDS]
-        total += int(np.dot(part, multipliers[: part.size])) * (_mix(chunk) | 1)
+        mixed = _mixed_words(words[start : start + _CHUNK_WORDS], scratch)
+        total += int(np.dot(mixed, multipliers[: mixed.size])) * (_mix(chunk) | 1)
     if data.size % 8:
-        tail = int.from_bytes(data[whole * 8 :].tobytes(), "little")
-        total += tail * (_mix(~whole) | 1)
+        padded = data[whole * 8 :].tobytes().ljust(8, b"\0")
+        tail = _mixed_words(np.frombuffer(padded, dtype="<u8"), np.empty((2, 1), dtype=np.uint64))
+        total += int(tail[0]) * (_mix(~whole) | 1)
     return total & _MASK
+
+
+def _mixed_words(words: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    mixed, shifted = scratch[0, : words.size], scratch[1, : words.size]
+    np.right_shift(words, _HALF, out=shifted)
+    np.bitwise_xor(words, shifted, out=mixed)
+    np.multiply(mixed, _FACTOR, out=mixed)
+    np.right_shift(mixed, _HALF, out=shifted)
+    np.bitwise_xor(mixed, shifted, out=mixed)
+    return mixed
 
 
 def expert_digest(names: Sequence[str], tensors: Tensors) -> int:

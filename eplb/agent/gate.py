@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eplb.agent.header import HEADER_WORDS, Header, decode_header, encode_header
+from eplb.agent.header import HEADER_WORDS, Header, decode_header
 from eplb.agent.refusal import Refusal, Refusals, decode_refusals, encode_refusal
 from eplb.errors import ConfigError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from eplb.agent.group import Group
 
 GATE_STEPS_MIN = 20
@@ -40,14 +42,15 @@ class Gate:
         self._calls += 1
         return due
 
-    def open(self, header: Header | None) -> Header:
-        """Broadcast rank 0's header (the others give None) and return it.
+    def open(self, words: NDArray[np.int64] | None) -> Header:
+        """Broadcast rank 0's encoded header, int64 [8] (the others give None), and return what it says.
 
         Raises:
             MigrationError: what came is no header, so this rank cannot know what the group does next.
         """
-        words = np.zeros(HEADER_WORDS, dtype=np.int64) if header is None else encode_header(header)
-        return decode_header(self.group.broadcast(words))
+        return decode_header(
+            self.group.broadcast(np.zeros(HEADER_WORDS, dtype=np.int64) if words is None else words)
+        )
 
     def fetch(self, raw: bytes | None, offer_bytes: int) -> bytes:
         """Broadcast the offer that a PREPARE header announced; ``offer_bytes`` is its length from the header."""

@@ -7,32 +7,37 @@ from typing import TYPE_CHECKING
 
 from eplb.agent.offers import check_offer, offer_digest
 from eplb.agent.refusal import Code, Refusal
-from eplb.agent.rounds import Copy, wave_copies
-from eplb.agent.staging import Staging, stage
+from eplb.agent.rounds import own_arrivals
+from eplb.agent.staging import stage
 from eplb.agent.transfer import Transfer
-from eplb.agent.wire import Offer, decode_offer
+from eplb.agent.wire import decode_offer
 from eplb.errors import OfferError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from eplb.agent.header import Header
     from eplb.agent.live import LiveMap
-    from eplb.agent.rounds import Copy
     from eplb.agent.side import RankSide
     from eplb.agent.staging import Staging
     from eplb.agent.wire import Offer
 
 APPLY_WAIT_S = 0.5
-"""Rank 0 may know that all are prepared a moment before this rank's own thread does."""
+"""Rank 0 may know that a transfer has ended a moment before this rank's own thread does."""
 
 
 @dataclass(slots=True)
 class Hand:
-    """A judged offer with memory for its arrivals; ``seen_s`` by the rank's own monotonic clock."""
+    """A judged offer with memory for its arrivals.
+
+    ``seen_s`` by the rank's own monotonic clock; ``rows``: int32 [layers, slots], a copy of the live map of that moment.
+    """
 
     offer: Offer
     digest: int
     seen_s: float
-    copies: tuple[Copy, ...]
+    rows: NDArray[np.int32]
     staging: Staging
     transfer: Transfer | None = None
 
@@ -47,8 +52,16 @@ class Hand:
 
     def begin(self, side: RankSide, serial: int) -> None:
         """Start the transfer in the background; ``serial`` counts the waves, the same on all ranks."""
-        self.transfer = Transfer(side, self.staging, self.copies, serial)
+        self.transfer = Transfer(side, self.staging, self.rows, self.offer.changes, serial)
         self.transfer.start()
+
+    def let_go(self) -> Transfer | None:
+        """Free the staging, now or when the transfer ends; returns a transfer that still runs."""
+        if self.transfer is None:
+            self.staging.release()
+            return None
+        self.transfer.leave()
+        return None if self.transfer.done else self.transfer
 
     def check(self, header: Header, live: LiveMap, term_seen: int, now_s: float) -> Refusal | None:
         """The first reason against switching now, or None."""
@@ -78,24 +91,34 @@ class Hand:
 
 
 def judge_offer(
-    side: RankSide, live: LiveMap, raw: bytes, header: Header, *, term_seen: int, now_s: float
+    side: RankSide,
+    live: LiveMap,
+    raw: bytes,
+    header: Header,
+    *,
+    term_seen: int,
+    now_s: float,
+    barred: Refusal | None,
 ) -> tuple[str, Hand | Refusal]:
-    """Read and validate an offer and make room for it: (its key or "", what to hold or why not); never raises."""
+    """Read and validate an offer and make room for it: (its key or "", what to hold or why not); never raises.
+
+    ``barred`` is why this rank can take no offer now, however sound; no room is made then.
+    """
     key = ""
     try:
         if offer_digest(raw) != header.offer_digest:
             return key, Refusal(Code.DAMAGED_OFFER, "the bytes are not those that the header names")
         offer = decode_offer(raw)
         key = offer.key
-        refusal = check_offer(side.facts, live, offer, term_seen)
+        refusal = check_offer(side.facts, live, offer, term_seen) or barred
         if refusal is not None:
             return key, refusal
-        copies = wave_copies(side.facts, live.rows, offer.changes)
-        staging = stage(side, copies)
+        rows = live.rows.copy()
+        staging = stage(side, own_arrivals(side.facts, side.rank, rows, offer.changes))
     except OfferError as error:
-        return key, Refusal(Code.NO_SOURCE if key else Code.DAMAGED_OFFER, f"{error!s:.200}")
+        return key, Refusal(Code.DAMAGED_OFFER, f"{error!s:.200}")
     except Exception as error:  # noqa: BLE001 - nothing between header and vote may raise
         return key, Refusal.of(Code.INTERNAL, error)
     if isinstance(staging, Refusal):
         return key, staging
-    return key, Hand(offer, header.offer_digest, now_s, copies, staging)
+    return key, Hand(offer, header.offer_digest, now_s, rows, staging)

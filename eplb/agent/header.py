@@ -19,6 +19,11 @@ HEADER_MAGIC = 0x45504C4247415445  # "EPLBGATE"
 MAX_OFFER_BYTES = 8 << 20
 """Largest offer that rank 0 broadcasts; 58 layers x 288 slots with shares need about 0.5 MB."""
 
+MAX_TERM = 1 << 53
+"""Largest leadership term: beyond it the numbers of frames are refused, so no rank may take such a term over."""
+UNKNOWN_STEP = -1
+"""``group_step`` of a KEEP that rank 0 sends when it could not make the header that it wanted."""
+
 _WORD_MASK = (1 << 64) - 1
 
 
@@ -40,7 +45,7 @@ class Header:
     """What rank 0 asks for.
 
     ``term`` newest leadership term that rank 0 knows; ``run_id`` and ``group_step`` the life of the group and the number
-    of the forward that follows the gate, by rank 0's count; ``offer_digest`` signed 64-bit identity of the offer in hand
+    of the forward that follows the gate, by rank 0's count, or ``UNKNOWN_STEP``; ``offer_digest`` signed 64-bit identity of the offer in hand
     (0 = none): a rank that holds another one lets it go; ``offer_bytes`` length of the offer that follows a PREPARE.
     """
 
@@ -57,7 +62,11 @@ def _crc(words: NDArray[np.int64]) -> int:
 
 
 def encode_header(header: Header) -> NDArray[np.int64]:
-    """The header as int64 [8]: magic, action, term, run_id, group_step, offer_digest, offer_bytes, crc32."""
+    """The header as int64 [8]: magic, action, term, run_id, group_step, offer_digest, offer_bytes, crc32.
+
+    Raises:
+        OverflowError, TypeError, ValueError: a field is no 64-bit integer.
+    """
     words = np.array(
         [
             HEADER_MAGIC,

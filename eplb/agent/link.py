@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from collectors.keys import desired_key, live_key
 from collectors.urls import masked_url
-from eplb.agent.header import MAX_OFFER_BYTES
+from eplb.agent.header import MAX_OFFER_BYTES, MAX_TERM
 from eplb.agent.wire import LiveRecord, encode_live
 from eplb.errors import ConfigError
 
@@ -87,7 +87,7 @@ class StoreLink:
 
     Rank 0 polls ``desired`` (fields ``offer`` and ``term``) every ``poll_s`` seconds; every rank writes its record to
     ``live`` when it changed and every ``heartbeat_s`` seconds. Errors are counted in ``stats`` and answered by a pause
-    that doubles up to 5 s.
+    that doubles up to 5 s. A term outside 0..2^53 is counted and the last sound one kept.
 
     Raises:
         ConfigError: ``url`` is not a Redis URL.
@@ -115,7 +115,7 @@ class StoreLink:
         self._dirty = False
         self._written_s = float("-inf")
         self._thread: threading.Thread | None = None
-        self.stats: dict[str, int] = {"polls": 0, "records": 0, "errors": 0, "oversize": 0}
+        self.stats: dict[str, int] = {"polls": 0, "records": 0, "errors": 0, "oversize": 0, "bad_term": 0}
         self.last_error = ""
 
     def start(self) -> None:
@@ -186,10 +186,14 @@ class StoreLink:
             self.stats["oversize"] += 1
             raw = None
         offer = raw if isinstance(raw, bytes) and raw else None
+        newest = int(term or 0)
         with self._lock:
+            if not 0 <= newest <= MAX_TERM:
+                self.stats["bad_term"] += 1
+                newest = 0 if self._wanted is None else self._wanted.term
             same = self._wanted is not None and self._wanted.offer == offer
             first_seen_s = self._wanted.first_seen_s if same and self._wanted is not None else now_s
-            self._wanted = Wanted(offer, int(term or 0), first_seen_s, now_s)
+            self._wanted = Wanted(offer, newest, first_seen_s, now_s)
         self.stats["polls"] += 1
 
     def _write(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.digests import layer_map_digest
-from eplb.agent.header import signed_word
+from eplb.agent.header import MAX_TERM, signed_word
 from eplb.agent.refusal import Code, Refusal
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def _check_fields(offer: Offer) -> Refusal | None:
     numbers = (offer.term, offer.wave, offer.waves, offer.map_version)
     sound = (
         all(_is_int(x) and 0 <= x < 1 << 62 for x in numbers)
+        and offer.term <= MAX_TERM
         and isinstance(offer.plan_id, str)
         and isinstance(offer.expires_after_s, int | float)
         and math.isfinite(offer.expires_after_s)

@@ -25,6 +25,16 @@ ROUND_COPIES_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """One expert of one layer that a slot is to hold; ``index`` is that of its ``Copy``."""
+
+    index: int
+    layer: int
+    expert: int
+    destination: int
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
     """One expert of one layer, brought from a slot that holds it now to a slot that is to hold it.
 
@@ -36,6 +46,27 @@ class Copy:
     expert: int
     source: int
     destination: int
+
+
+def own_arrivals(
+    facts: PoolFacts, rank: int, physical_to_logical: NDArray[np.int32], changes: Sequence[LayerChange]
+) -> tuple[Arrival, ...]:
+    """What a wave brings to one rank, without the search for sources: all that memory must be there for.
+
+    ``physical_to_logical``: int32 [layers, slots], the live map. The order and the indices are those of ``wave_copies``.
+    """
+    first = rank * facts.slots_per_rank
+    arrivals: list[Arrival] = []
+    before = 0
+    for change in sorted(changes, key=lambda change: change.layer):
+        target = np.array(change.target, dtype=np.int32)
+        changed = np.flatnonzero((target >= 0) & (target != physical_to_logical[change.layer]))
+        start, end = np.searchsorted(changed, (first, first + facts.slots_per_rank))
+        for place in range(int(start), int(end)):
+            slot = int(changed[place])
+            arrivals.append(Arrival(before + place, change.layer, change.target[slot], slot))
+        before += changed.size
+    return tuple(arrivals)
 
 
 def wave_copies(
@@ -52,11 +83,14 @@ def wave_copies(
     sent = [0] * facts.ranks
     copies: list[Copy] = []
     for change in sorted(changes, key=lambda change: change.layer):
-        row = physical_to_logical[change.layer]
+        row = physical_to_logical[change.layer].tolist()
+        holders: dict[int, list[int]] = {}
+        for slot, expert in enumerate(row):
+            holders.setdefault(expert, []).append(slot)
         for destination, expert in enumerate(change.target):
-            if expert < 0 or int(row[destination]) == expert:
+            if expert < 0 or row[destination] == expert:
                 continue
-            source = _choose_source(facts, np.flatnonzero(row == expert), destination, sent)
+            source = _choose_source(facts, holders.get(expert, ()), destination, sent)
             if source is None:
                 raise OfferError(f"layer {change.layer} expert {expert}: no slot of the live map holds it")
             sent[source // facts.slots_per_rank] += 1
@@ -64,16 +98,14 @@ def wave_copies(
     return tuple(copies)
 
 
-def _choose_source(
-    facts: PoolFacts, holders: NDArray[np.intp], destination: int, sent: list[int]
-) -> int | None:
+def _choose_source(facts: PoolFacts, holders: Sequence[int], destination: int, sent: list[int]) -> int | None:
     goal = destination // facts.slots_per_rank
 
     def price(slot: int) -> tuple[bool, bool, int, int]:
         rank = slot // facts.slots_per_rank
         return (rank != goal, node_of_rank(facts, rank) != node_of_rank(facts, goal), sent[rank], slot)
 
-    return min((int(slot) for slot in holders), key=price, default=None)
+    return min(holders, key=price, default=None)
 
 
 def node_of_rank(facts: PoolFacts, rank: int) -> int:

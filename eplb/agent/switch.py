@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from eplb.agent.refusal import Refusal
-    from eplb.agent.rounds import Copy
+    from eplb.agent.rounds import Arrival
     from eplb.agent.staging import Staging
 
 
@@ -54,14 +54,14 @@ def write_slots(staging: Staging) -> tuple[tuple[int, int, str], ...]:
 
     Returns (layer, slot, sentence) of every slot that does not hold what it should.
     """
-    broken = [_attempt(staging.write, copy) for copy in staging.arrivals]
-    broken += [_attempt(staging.read_back, copy) for copy in staging.arrivals]
+    broken = [_attempt(staging.write, arrival) for arrival in staging.arrivals]
+    broken += [_attempt(staging.read_back, arrival) for arrival in staging.arrivals]
     return tuple({(layer, slot): (layer, slot, why) for layer, slot, why in filter(None, broken)}.values())
 
 
-def _attempt(action: Callable[[Copy], Refusal | None], copy: Copy) -> tuple[int, int, str] | None:
+def _attempt(action: Callable[[Arrival], Refusal | None], arrival: Arrival) -> tuple[int, int, str] | None:
     try:
-        refusal = action(copy)
+        refusal = action(arrival)
     except Exception as error:  # noqa: BLE001 - the group has switched: this slot is reported, the engine goes on
-        return copy.layer, copy.destination, f"{type(error).__name__}: {error!s:.120}"
-    return None if refusal is None else (copy.layer, copy.destination, refusal.sentence)
+        return arrival.layer, arrival.destination, f"{type(error).__name__}: {error!s:.120}"
+    return None if refusal is None else (arrival.layer, arrival.destination, refusal.sentence)

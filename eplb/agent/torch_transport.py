@@ -59,27 +59,27 @@ class TorchTransport:
             raise TransferError(
                 "the transfer group is broken by an earlier failure; start the ranks again to move experts"
             )
-        work = [
-            (peer, dist.irecv(torch.from_numpy(out), self._global[peer], self._process_group, tag))
-            for peer, tag, out in receives
-            if out.size
-        ]
-        work += [
-            (peer, dist.isend(torch.from_numpy(data), self._global[peer], self._process_group, tag))
-            for peer, tag, data in sends
-            if data.size
-        ]
-        for peer, handle in work:
-            if handle is None:
-                raise TransferError(f"rank {self.rank}: not a member of the transfer group")
-            try:
+        work: list[tuple[int, dist.Work | None]] = []
+        peer = self.rank
+        try:
+            for peer, tag, out in receives:
+                if out.size:
+                    buffer = torch.from_numpy(out)
+                    work.append((peer, dist.irecv(buffer, self._global[peer], self._process_group, tag)))
+            for peer, tag, data in sends:
+                if data.size:
+                    buffer = torch.from_numpy(data)
+                    work.append((peer, dist.isend(buffer, self._global[peer], self._process_group, tag)))
+            for peer, handle in work:  # noqa: B007 - the error names the last one
+                if handle is None:
+                    raise TransferError(f"rank {self.rank}: not a member of the transfer group")
                 handle.wait(timedelta(seconds=self._timeout_s))
-            except RuntimeError as error:
-                # Bytes may still come into these buffers, so they must outlive the failure; gloo has closed the group.
-                self._abandoned = [work, sends, receives]
-                raise TransferError(
-                    f"rank {self.rank}: exchange with rank {peer} failed: {error!s:.120}"
-                ) from error
+        except RuntimeError as error:
+            # Bytes may still come into these buffers, so they must outlive the failure; gloo has closed the group.
+            self._abandoned = [work, sends, receives]
+            raise TransferError(
+                f"rank {self.rank}: exchange with rank {peer} failed: {error!s:.120}"
+            ) from error
 
     def gather(self, array: NDArray[Any]) -> NDArray[Any]:
         """All ranks' arrays, [size, ...]."""

@@ -6,26 +6,47 @@ import threading
 from typing import TYPE_CHECKING
 
 from eplb.agent.refusal import Code, Refusal, Refusals, decode_refusals, encode_refusal
-from eplb.agent.rounds import Copy, contention_free_rounds
+from eplb.agent.rounds import contention_free_rounds, wave_copies
+from eplb.errors import OfferError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from eplb.agent.rounds import Copy
     from eplb.agent.side import RankSide
     from eplb.agent.staging import Staging
     from eplb.agent.transport import Parcel
+    from eplb.agent.wire import LayerChange
 
 _SERIAL_BITS, _INDEX_BITS = 10, 20
 """A tag holds the wave's serial, so that a parcel left over from a failed wave is not taken for one of this."""
 
 
 class Transfer:
-    """One wave on its way; ends with a gather of all ranks' results, so that each knows whether all are prepared."""
+    """One wave on its way; ends with a gather of all ranks' results, so that each knows whether all are prepared.
 
-    def __init__(self, side: RankSide, staging: Staging, copies: tuple[Copy, ...], serial: int) -> None:
+    ``rows``: int32 [layers, slots], the live map when the group voted to stage the wave; nobody writes to this copy.
+    A transfer cannot be stopped on one rank without its peers, so a rank that lets go of it leaves it its staging.
+    """
+
+    def __init__(
+        self,
+        side: RankSide,
+        staging: Staging,
+        rows: NDArray[np.int32],
+        changes: Sequence[LayerChange],
+        serial: int,
+    ) -> None:
         self._side = side
         self._staging = staging
-        self._copies = copies
+        self._rows = rows
+        self._changes = changes
         self._serial = serial
+        self._lock = threading.Lock()
+        self._left = False
         self._done = threading.Event()
         self._refusals: Refusals = ()
         self._thread = threading.Thread(target=self._run, name="eplb-transfer", daemon=True)
@@ -48,6 +69,18 @@ class Transfer:
         """Wait at most ``timeout_s`` seconds; true when done."""
         return self._done.wait(timeout_s)
 
+    @property
+    def staging_bytes(self) -> int:
+        """Bytes of staging that it still holds."""
+        return self._staging.bytes
+
+    def leave(self) -> None:
+        """Nobody wants the result: free the staging as soon as no message can come into it."""
+        with self._lock:
+            self._left = True
+            if self.done:
+                self._staging.release()
+
     def _run(self) -> None:
         mine: Refusal | None = None
         try:
@@ -57,14 +90,21 @@ class Transfer:
             own = mine or Refusal.of(Code.TRANSFER_FAILED, error)
             self._refusals = ((self._side.transport.rank, str(own.code), own.sentence),)
         finally:
-            self._done.set()
+            with self._lock:
+                if self._left:
+                    self._staging.release()
+                self._done.set()
 
     def _bring(self) -> Refusal | None:
         try:
-            self._staging.fill_local()
-            for part in contention_free_rounds(self._side.facts, self._copies):
+            # Every rank finds the same sources, or the same lack of one, so no peer waits for a message.
+            copies = wave_copies(self._side.facts, self._rows, self._changes)
+            self._staging.fill_local(copies)
+            for part in contention_free_rounds(self._side.facts, copies):
                 self._exchange(part)
             return self._staging.check()
+        except OfferError as error:
+            return Refusal(Code.NO_SOURCE, f"{error!s:.200}")
         except Exception as error:  # noqa: BLE001 - the peers wait in the gather for this rank's result
             return Refusal.of(Code.TRANSFER_FAILED, error)
 

@@ -122,6 +122,24 @@ def unseal(schema: str, raw: bytes) -> dict[str, Any]:
     return body
 
 
+def read_changes(items: list[dict[str, Any]]) -> tuple[LayerChange, ...]:
+    """Layer changes from the plain data that ``asdict`` made of them.
+
+    Raises:
+        KeyError, TypeError, ValueError: a field is missing or of the wrong type.
+    """
+    return tuple(
+        LayerChange(
+            layer=int(item["layer"]),
+            base_digest=int(item["base_digest"]),
+            target_digest=int(item["target_digest"]),
+            target=tuple(int(x) for x in item["target"]),
+            shares=None if item["shares"] is None else tuple(float(x) for x in item["shares"]),
+        )
+        for item in items
+    )
+
+
 def encode_offer(offer: Offer) -> bytes:
     """The offer as bytes for the store."""
     return seal(OFFER_SCHEMA, asdict(offer))
@@ -135,16 +153,7 @@ def decode_offer(raw: bytes) -> Offer:
     """
     body = unseal(OFFER_SCHEMA, raw)
     try:
-        changes = tuple(
-            LayerChange(
-                layer=int(change["layer"]),
-                base_digest=int(change["base_digest"]),
-                target_digest=int(change["target_digest"]),
-                target=tuple(int(x) for x in change["target"]),
-                shares=None if change["shares"] is None else tuple(float(x) for x in change["shares"]),
-            )
-            for change in body.pop("changes")
-        )
+        changes = read_changes(body.pop("changes"))
         return Offer(changes=changes, **body)
     except (TypeError, KeyError, ValueError) as error:
         raise OfferError(f"offer: a field is missing or of the wrong type ({error!s:.120})") from error

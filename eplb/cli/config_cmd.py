@@ -36,6 +36,7 @@ def check(file: Path, settings: tuple[str, ...], as_json: bool) -> None:
         check_size(
             pool.facts(),
             (pool.count_kind(),),
+            phases=len(pool.phases),
             window_s=window.window_s,
             max_slices=window.max_slices,
             window_bytes=window.window_bytes,

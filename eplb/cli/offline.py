@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from placement import Result
 
 WORST_LAYERS = 5
+RANKS_MAX = 4096
+"""More ranks than any expert-parallel group has; beyond it a number is a slip of the pen."""
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -41,13 +43,20 @@ class _HeldOut:
 @click.command()
 @click.argument("trace", type=FILE)
 @click.option(
-    "--ranks", type=click.IntRange(min=1), required=True, help="Ranks of the expert-parallel group."
+    "--ranks", type=click.IntRange(1, RANKS_MAX), required=True, help="Ranks of the expert-parallel group."
 )
 @click.option(
-    "--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes that they stand on."
+    "--nodes",
+    type=click.IntRange(1, RANKS_MAX),
+    default=1,
+    show_default=True,
+    help="Nodes that they stand on.",
 )
 @click.option(
-    "--slots-per-rank", type=click.IntRange(min=1), required=True, help="Expert slots of a rank in one layer."
+    "--slots-per-rank",
+    type=click.IntRange(1, RANKS_MAX),
+    required=True,
+    help="Expert slots of a rank in one layer.",
 )
 @click.option(
     "--experts",
@@ -80,6 +89,8 @@ def place(trace: Path, output: Path, **options: Any) -> int:
 
     With --current the map is written only when it moves something; otherwise the exit code is 3.
     """
+    if options["moves"] is not None and options["current"] is None:
+        raise click.UsageError("--moves limits what changes of a live map; give it with --current")
     topology = Topology.uniform(
         ranks=options["ranks"], nodes=options["nodes"], slots_per_rank=options["slots_per_rank"]
     )
@@ -285,7 +296,7 @@ def _place_text(report: dict[str, Any]) -> str:
             f"(planned on {held['slices_planned']} slices, scored on {held['slices_scored']} others)"
         )
     price = "bytes unknown" if report["bytes"] is None else f"{report['bytes']:,} bytes"
-    of_what = "cold start, every slot is filled" if report["before_map"] == "id order" else price
+    of_what = "cold start, no live map to keep" if report["before_map"] == "id order" else price
     lines.append(f"moves      {report['moves']} of {report['slots']} slots ({of_what})")
     lines.extend(f"note       {reason['code']}: {reason['sentence']}" for reason in report["reasons"])
     written = report["written"]

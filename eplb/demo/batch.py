@@ -79,7 +79,3 @@ class Batch:
         self._positions += 1
         for request in np.flatnonzero(self._positions >= self._lengths):
             self._admit(int(request))
-
-    def in_second_domain(self) -> int:
-        """Requests in flight that belong to the second domain."""
-        return int((self._routing.domain_of[self._sequences] == 1).sum())

@@ -3,7 +3,8 @@
     warm up -> start reading -> resume the daemon, wait for its placement -> placed reading -> change of domain, drain ->
     shifted reading -> resume, wait -> replaced reading -> done
 
-The daemon is paused while a reading is taken, so that a reading belongs to one map. While the solver works, steps are paced: ranks and
+The daemon may act only in the two stages that wait for its placement, and a reading starts again when the map that is served changes, so that
+a reading belongs to one map. While the solver works, steps are paced: ranks and
 solver share this machine's cores, and the sequences of the first domain must last until the plan is live. A daemon that keeps finding nothing
 worth moving ends the wait too: the reading is then of the map that it kept.
 """
@@ -54,7 +55,8 @@ class Command(Enum):
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Steps of each part: ``reading_steps`` of a reading, ``settle_steps`` before it, ``wait_steps`` for a placement,
-    ``content_steps`` of a daemon that finds nothing worth moving, ``drain_steps`` for the requests of the first domain.
+    ``content_steps`` of a daemon that finds nothing worth moving, ``drain_steps`` from the change of domain until the last request of the
+    first one has ended: its longest sequence + 1.
     """
 
     warm_up_steps: int = 40
@@ -62,14 +64,15 @@ class Limits:
     reading_steps: int = 60
     wait_steps: int = 250
     content_steps: int = 60
-    drain_steps: int = 600
+    drain_steps: int = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class StepFact:
     """What the director looks at: ``ratio`` mean over layers of max/mean tokens received per rank; ``map_version`` that all ranks have
-    reached; ``second_domain`` requests in flight that belong to the second domain, of ``requests``; ``planning`` the solver works;
-    ``content`` the daemon finds nothing worth moving.
+    reached, which moves with the last wave of a plan; ``live_digest`` of the map that all ranks serve, which moves with every wave;
+    ``second_domain`` requests in flight that belong to the second domain, of ``requests``; ``shift_step`` step at which the second domain began,
+    -1 = not yet; ``planning`` the solver works; ``content`` the daemon finds nothing worth moving.
     """
 
     step: int
@@ -77,6 +80,8 @@ class StepFact:
     map_version: int
     second_domain: int
     requests: int
+    live_digest: int = field(kw_only=True)
+    shift_step: int = field(kw_only=True)
     planning: bool = False
     content: bool = False
 
@@ -85,7 +90,8 @@ class StepFact:
 class Direction:
     """State of the run.
 
-    ``since_step`` first step of the stage. ``base_version`` map version when the stage began. ``ratios`` of the reading under way.
+    ``since_step`` first step of the stage. ``base_version``, ``base_digest`` map version and digest when the stage began or its reading
+    began again. ``ratios`` of the reading under way.
     ``readings`` finished ones by name: mean ratio. ``steps_read`` their lengths. ``eased`` steps are paced.
     ``content_since`` first step of the daemon's being content, -1 = it is not. ``kept`` readings of a map that the daemon kept.
     """
@@ -93,6 +99,7 @@ class Direction:
     stage: Stage = Stage.WARM_UP
     since_step: int = 0
     base_version: int = 0
+    base_digest: int = 0
     ratios: tuple[float, ...] = ()
     readings: dict[str, float] = field(default_factory=dict)
     steps_read: dict[str, int] = field(default_factory=dict)
@@ -127,13 +134,23 @@ def _move_on(
     if state.stage in _WAITS_FOR_MAP:
         return _wait(state, fact, limits, why)
     if state.stage is Stage.DRAINING:
-        if fact.second_domain == fact.requests:
-            return _next(state, fact)
-        if waited >= limits.drain_steps:
-            left = fact.requests - fact.second_domain
-            raise RunStalled(
-                f"{left} requests of the first domain are still in flight {waited} steps after the change"
-            )
+        return _drain(state, fact, limits)
+    return state, ()
+
+
+def _drain(state: Direction, fact: StepFact, limits: Limits) -> tuple[Direction, tuple[Command, ...]]:
+    """One step of waiting for the last request of the first domain."""
+    if fact.second_domain == fact.requests:
+        return _next(state, fact)
+    ordered = fact.step - state.since_step
+    if fact.shift_step < 0 and ordered >= limits.wait_steps:
+        raise RunStalled(f"the ranks have not changed the domain {ordered} steps after they were told to")
+    drained = fact.step - fact.shift_step
+    if fact.shift_step >= 0 and drained >= limits.drain_steps:
+        left = fact.requests - fact.second_domain
+        raise RunStalled(
+            f"{left} requests of the first domain are still in flight {drained} steps after the change"
+        )
     return state, ()
 
 
@@ -159,8 +176,16 @@ def _wait(
 
 def _read(state: Direction, fact: StepFact, limits: Limits) -> tuple[Direction, tuple[Command, ...]]:
     """One step of a reading; a map that changes under it starts it again."""
-    if fact.map_version != state.base_version:
-        return replace(state, since_step=fact.step, base_version=fact.map_version, ratios=()), ()
+    if (fact.map_version, fact.live_digest) != (state.base_version, state.base_digest):
+        again = replace(
+            state,
+            since_step=fact.step,
+            base_version=fact.map_version,
+            base_digest=fact.live_digest,
+            ratios=(),
+            kept=tuple(name for name in state.kept if name != READINGS[state.stage]),
+        )
+        return again, ()
     if fact.step - state.since_step < limits.settle_steps:
         return state, ()
     ratios = (*state.ratios, fact.ratio)
@@ -184,6 +209,7 @@ def _next(state: Direction, fact: StepFact) -> tuple[Direction, tuple[Command, .
         stage=stage,
         since_step=fact.step + 1,
         base_version=fact.map_version,
+        base_digest=fact.live_digest,
         ratios=(),
         content_since=-1,
     )

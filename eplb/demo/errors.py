@@ -5,6 +5,8 @@ DemoError
 ├── SequencesUsedUp    the run needs more sequences than the trace holds; none is replayed
 ├── RunStalled         a phase of the run waited longer than its limit
 ├── RankFailure        a rank process stopped or raised
+├── BrokenSlot         a slot does not hold the weights that the group switched to
+├── LimitsMissed       the run ended well, but its readings are not those that the demo promises
 └── FaultFound         an output was wrong, a token was lost, or ranks served different maps
 """
 
@@ -31,6 +33,14 @@ class RunStalled(DemoError):  # noqa: N818
 
 class FaultFound(DemoError):  # noqa: N818
     """The checker found a fault; the message begins with its word."""
+
+
+class BrokenSlot(DemoError):  # noqa: N818
+    """A slot failed its read-back after a switch."""
+
+
+class LimitsMissed(DemoError):  # noqa: N818
+    """A reading missed a limit that it had to meet."""
 
 
 class RankFailure(DemoError):  # noqa: N818

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class StepTimes:
     """Times of one step on one rank, microseconds.
 
-    ``dispatch_us``: replica choice, exchange of counts and sending of rows. ``expert_us``: expert compute on received rows.
+    ``step_us``: from the gate before the forward to the forward's end. ``gate_us``: the part before the forward: the group's header and
+    vote, writing and reading back slots, new dispatch tables. ``dispatch_us``: replica choice, exchange of counts and sending of rows. ``expert_us``: expert compute on received rows.
     ``combine_us``: the collective that brings results back, waiting included. ``wait_us``: the part of it spent waiting for slower
     ranks = its duration minus the shortest one that this rank has seen in that layer (the transfer alone). No barrier is used.
     """
@@ -25,6 +26,11 @@ class StepTimes:
     expert_us: float
     combine_us: float
     wait_us: float
+    gate_us: float = 0.0
+
+    def after_gate(self, gate_us: float) -> StepTimes:
+        """The times of the whole step, where these are the forward's."""
+        return replace(self, step_us=self.step_us + gate_us, gate_us=gate_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,17 @@ class GroupStep:
         return min(rank.map_version for rank in self.ranks)
 
     @property
+    def live_digest(self) -> int:
+        """Digest of the map that all ranks serve; 0 when they do not serve the same one."""
+        digests = {rank.live_digest for rank in self.ranks}
+        return digests.pop() if len(digests) == 1 else 0
+
+    @property
+    def gate_us(self) -> float:
+        """Time of the gate before the step: its slowest rank, microseconds."""
+        return max(rank.times.gate_us for rank in self.ranks)
+
+    @property
     def step_us(self) -> float:
-        """Time of the step: its slowest rank, microseconds."""
+        """Time of the step, gate included: its slowest rank, microseconds."""
         return max(rank.times.step_us for rank in self.ranks)

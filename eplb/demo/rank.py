@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +24,12 @@ from eplb.agent.torch_transport import TorchTransport
 from eplb.demo.checker import LOST_TOKEN, SPLIT_SWITCH, WRONG_EXPERT
 from eplb.demo.director import Command
 from eplb.demo.dispatch import Dispatcher, Source
+from eplb.demo.errors import BrokenSlot
 from eplb.demo.facts import RankEnd, RankReady, RankStep, RankSwitch
 from eplb.demo.faults import FAULTY_RANK, DropOne, overwrite_slot
 from eplb.demo.memory import SlotMemory
 from eplb.demo.runtime import Forward, Group
-from eplb.demo.setup import GATE_STEPS, PUBLISH_INTERVAL_S
+from eplb.demo.setup import EASED_PAUSE_S, GATE_STEPS, PUBLISH_INTERVAL_S
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from eplb.demo.setup import RankPlan
 
 CONTROL_STEPS = 4
-EASED_PAUSE_S = 0.15
 GROUP_TIMEOUT_S = 60.0
 RANK_NICENESS = 5
 _PARENT_GONE = 3
@@ -100,9 +100,12 @@ class Rank:
                 batch.advance()
             if self.shift_step == step:
                 batch.shift()
+            begun_s = time.perf_counter()
             self._gate(step)
+            gate_us = (time.perf_counter() - begun_s) * 1e6
             tokens = batch.tokens().of_rank(self.plan.rank, facts.ranks)
-            result = self.forward.step(tokens)
+            forward = self.forward.step(tokens)
+            result = replace(forward, times=forward.times.after_gate(gate_us))
             self._record(step, result, len(tokens.sequences))
             self.orders.pipe.send(self._fact(step, tokens.sequences, tokens.positions, result))
             step += 1
@@ -124,6 +127,7 @@ class Rank:
         switched = self.agent.before_forward(step)
         if switched is None:
             return
+        check_slots(switched, self.plan.run.facts.model_layers)
         if self._injects(SPLIT_SWITCH):
             self.fault_done = True
             return
@@ -190,6 +194,24 @@ class Rank:
             shift_step=self.shift_step,
             times=result.times,
         )
+
+
+def check_slots(switched: Switched, model_layers: tuple[int, ...]) -> None:
+    """Do not serve from slots of this rank whose weights are not those of the map that the group switched to.
+
+    The other ranks send tokens to these slots from this step on and cannot know better, so this rank stops, and the group with it. An engine
+    may load the experts again from its checkpoint before the forward instead.
+
+    Raises:
+        BrokenSlot: there are such slots.
+    """
+    if not switched.broken:
+        return
+    names = ", ".join(f"slot {slot} of model layer {model_layers[layer]}" for layer, slot in switched.broken)
+    raise BrokenSlot(
+        f"after the switch to {switched.offer!r} the weights in {names} failed the read-back; no token may be served from there, "
+        "restart the rank"
+    )
 
 
 def run_rank(plan: RankPlan, pipe: Connection) -> None:

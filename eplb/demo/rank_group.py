@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, forkserver
 from typing import TYPE_CHECKING, Any, Self
 
@@ -97,8 +97,9 @@ class RankGroup:
         return [self._ended[rank] for rank in sorted(self._ended)]
 
     def order(self, command: Command) -> None:
-        """Tell rank 0, which tells the group at its next control step."""
-        next(pipe for pipe, rank in self._pipes.items() if rank == 0).send(command)
+        """Tell rank 0, which tells the group at its next control step; ranks that have ended are past all orders."""
+        with suppress(OSError):  # what ended rank 0 is told by its last word
+            next(pipe for pipe, rank in self._pipes.items() if rank == 0).send(command)
 
     def messages(self, timeout_s: float) -> list[RankMessage]:
         """What ranks said, waiting at most ``timeout_s`` for a first word.

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from eplb.demo.errors import LimitsMissed
+from eplb.demo.setup import EASED_PAUSE_S
+
 PLACED_EXCESS_MAX, SHIFTED_EXCESS_MIN, REPLACED_EXCESS_MAX = 0.35, 1.8, 0.6
 """Limits of the excesses: placed <= .35 x start; shifted >= 1.8 x placed; replaced <= .6 x shifted."""
 
@@ -16,8 +19,10 @@ class Report:
     ``finished`` all four readings were taken. ``fault`` word of a fault that was found, "" = none. ``steps_read`` steps of the readings.
     ``kept`` readings of a map that the daemon kept because nothing was worth moving.
     ``waves`` switches of the group. ``tokens_sent``, ``tokens_combined``: (token, expert) contributions dispatched, and added back.
-    ``outputs_checked`` hidden states of a token after a layer, each compared with the reference. Times in milliseconds, the slowest
-    rank's. ``startup_s`` until the first step. ``decision`` the daemon's last one.
+    ``outputs_checked`` hidden states of a token after a layer, each compared with the reference. Times in milliseconds; ``step_ms_*``
+    and ``gate_ms_worst`` the slowest rank's, a step's time with the gate before it; the parts are means over ranks. ``startup_s`` until the
+    first step. ``limits_binding`` the limits are a promise for this setting, so that missing one is an error.
+    ``last_decision_before_pause`` the daemon's last decision that is not ``paused``, which is what the demo itself asks of it; "" = none.
     """
 
     trace: str
@@ -33,6 +38,7 @@ class Report:
     store: str
     seed: int
     finished: bool
+    limits_binding: bool
     fault: str
     ratio_start: float | None
     ratio_placed: float | None
@@ -53,13 +59,14 @@ class Report:
     worst_output_error: float
     step_ms_median: float | None
     step_ms_worst: float | None
+    gate_ms_worst: float | None
     dispatch_ms_median: float | None
     expert_ms_median: float | None
     combine_ms_median: float | None
     wait_ms_median: float | None
     startup_s: float
     seconds: float
-    decision: str
+    last_decision_before_pause: str
     rank_notes: dict[str, int]
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,6 +85,29 @@ def limits(report: Report) -> dict[str, bool] | None:
         "shifted_at_least_1.8_placed": shifted >= SHIFTED_EXCESS_MIN * placed,
         "replaced_at_most_0.6_shifted": replaced <= REPLACED_EXCESS_MAX * shifted,
     }
+
+
+def missed(report: Report) -> list[str]:
+    """The limits that were not met, in words."""
+    return [name.replace("_", " ") for name, met in (limits(report) or {}).items() if not met]
+
+
+def judge(report: Report) -> None:
+    """Hold a finished run to the limits where they are binding.
+
+    Raises:
+        LimitsMissed: names the limits that were not met, with the excesses.
+    """
+    if not report.limits_binding or not missed(report):
+        return
+    ratios = (report.ratio_start, report.ratio_placed, report.ratio_shifted, report.ratio_replaced)
+    excesses = ", ".join(
+        f"{name} {float(ratio or 0) - 1:.1%}"
+        for name, ratio in zip(("start", "placed", "shifted", "replaced"), ratios, strict=True)
+    )
+    raise LimitsMissed(
+        f"every output was right, but the excess is not {', '.join(missed(report))}: {excesses}"
+    )
 
 
 def summary(report: Report) -> str:
@@ -110,7 +140,8 @@ def _what(report: Report) -> str:
         f"through {len(report.layers)} MoE layers\n({report.experts} experts, top-{report.top_k}, {report.slots_per_rank} slots a rank; "
         f"picks from {report.trace}, dispatch {report.dispatch}, store {report.store}, seed {report.seed}).\n"
         f"Requests come from {first} and, after the change of domain, from {second}. The daemon watches the ranks' counters and moves\n"
-        "experts by itself; the demo pauses it only while a reading is taken, so that every reading belongs to one map."
+        "experts by itself. The demo lets it act only after the first reading and again after the third, until a new map is live or it\n"
+        "finds nothing worth moving; otherwise it is paused, so that every reading belongs to one map."
     )
 
 
@@ -134,18 +165,19 @@ def _readings(report: Report) -> str:
         _reading(f"same placement, now {second}", "shifted", report.ratio_shifted, report),
         _reading("after the daemon's second placement", "replaced", report.ratio_replaced, report),
     ]
-    verdicts = limits(report)
-    if verdicts is not None:
-        missed = [name.replace("_", " ") for name, met in verdicts.items() if not met]
+    if limits(report) is not None:
+        failed = missed(report)
         rows.append(
-            f"  expected of the excess: {'all limits met' if not missed else 'NOT met: ' + ', '.join(missed)}"
+            f"  expected of the excess: {'all limits met' if not failed else 'NOT met: ' + ', '.join(failed)}"
         )
     return "\n".join(rows)
 
 
 def _moves(report: Report) -> str:
     kept = (
-        "" if report.fault or not report.waves else "\nNo request was held back or dropped while they moved."
+        ""
+        if report.fault or not report.waves
+        else f"\nIn each of {report.steps:,} steps, those of the switches included, every request in flight was served its next token."
     )
     return (
         f"Moved: {report.moves} expert copies, {report.moved_bytes / 1e6:.2f} MB, in {report.waves} wave(s) that all ranks switched together; "
@@ -167,9 +199,10 @@ def _times(report: Report) -> str:
     if report.step_ms_median is None:
         return ""
     return (
-        f"Step time: median {report.step_ms_median:.1f} ms, worst {report.step_ms_worst:.1f} ms; of the median dispatch "
+        f"Step time: median {report.step_ms_median:.1f} ms, worst {report.step_ms_worst:.1f} ms, both with the gate before the step (vote, "
+        f"slots written and read back: worst {report.gate_ms_worst:.1f} ms).\nOf the median dispatch "
         f"{report.dispatch_ms_median:.1f} ms, expert compute {report.expert_ms_median:.1f} ms, combine {report.combine_ms_median:.1f} ms "
-        f"(waiting in it {report.wait_ms_median:.1f} ms).\nTimes are those of all ranks sharing this machine's cores, not of GPUs; pauses between steps "
-        f"while the solver worked are left out. "
+        f"(waiting in it {report.wait_ms_median:.1f} ms).\nTimes are those of all ranks sharing this machine's cores, not of GPUs.\nWhile the solver worked, "
+        f"the demo paused {EASED_PAUSE_S} s before each step to leave it a core; these pauses are left out.\n"
         f"First step after {report.startup_s:.1f} s, {report.seconds:.0f} s in all."
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +19,7 @@ DEMO_LAYERS = 6
 RECORDED_TRACE = Path("..", "shared", "data", "gptoss20b_decode.npz")
 RECORDED_DOMAINS = ("humanities_law", "science_med_eng")
 SYNTHETIC = "synthetic"
+_WANTED = "it must be an .npz with picks [tokens, layers, k], offsets [sequences + 1] and domain [sequences]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,10 @@ class Routing:
         """Tokens of one sequence."""
         return int(self.offsets[sequence + 1] - self.offsets[sequence])
 
+    def longest(self, domain: int) -> int:
+        """Tokens of the longest sequence of one domain."""
+        return int(np.diff(self.offsets)[self.domain_of == domain].max(initial=0))
+
     def picks_of(self, sequences: NDArray[np.int32], positions: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Picks of tokens named by (sequence, position), int32 [tokens] each -> uint8 [tokens, layers, k]."""
         return np.asarray(self.picks[self.offsets[sequences] + positions])
@@ -57,17 +64,22 @@ def evenly_spaced(available: int, wanted: int) -> tuple[int, ...]:
 
 def _arrays(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.str_]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return archive["picks"], archive["offsets"].astype(np.int64), archive["domain"].astype(np.str_)
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise TraceUnusable(f"trace {path}: cannot be read (not an .npz file); {_WANTED}")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                return (
+                    archive["picks"],
+                    archive["offsets"].astype(np.int64),
+                    archive["domain"].astype(np.str_),
+                )
     except FileNotFoundError as error:
         raise TraceUnusable(
             f"trace {path}: no such file; give another --trace, or --trace {SYNTHETIC}"
         ) from error
-    except (OSError, ValueError, KeyError) as error:
-        raise TraceUnusable(
-            f"trace {path}: cannot be read ({error!s:.120}); it must be an .npz with picks [tokens, layers, k], "
-            "offsets [sequences + 1] and domain [sequences]"
-        ) from error
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise TraceUnusable(f"trace {path}: cannot be read ({error!s:.120}); {_WANTED}") from error
 
 
 def _check(

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from eplb.demo.progress import Progress
 from eplb.demo.rank_group import Assembly, RankGroup
 from eplb.demo.reference import Reference
 from eplb.demo.report import Report
-from eplb.demo.routing import routing_of
+from eplb.demo.routing import RECORDED_DOMAINS, routing_of
 from eplb.demo.setup import REQUESTS, RankPlan, RunFacts, run_facts
 from eplb.errors import StoreError
 from eplb.store.client import Store
@@ -33,13 +33,15 @@ from eplb.store.embedded import EmbeddedStore
 if TYPE_CHECKING:
     from eplb.demo.facts import GroupStep, RankMessage
     from eplb.demo.progress import View
+    from eplb.demo.routing import Routing
 
 CHECK_STEPS = 8
 RECENT_STEPS = 20
 WAIT_S = 0.2
 SILENCE_S = 60.0
-DECISION_S = 0.5
-PLANNING, CONTENT = "planning:", ("balanced:", "gain_too_small:")
+DECISION_S, DECISIONS_READ = 0.5, 8
+PLANNING, CONTENT, PAUSED = "planning:", ("balanced:", "gain_too_small:"), "paused:"
+DEFAULT_RANKS, DEFAULT_DISPATCH = 8, "weighted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,9 @@ class Options:
 
     seed: int = 0
     seconds: float = 240.0
-    ranks: int = 8
+    ranks: int = DEFAULT_RANKS
     trace: str | None = None
-    dispatch: str = "weighted"
+    dispatch: str = DEFAULT_DISPATCH
     fault: str = ""
 
 
@@ -63,10 +65,12 @@ class _Times:
     expert: list[float] = field(default_factory=list)
     combine: list[float] = field(default_factory=list)
     wait: list[float] = field(default_factory=list)
+    gate: list[float] = field(default_factory=list)
 
     def add(self, step: GroupStep) -> None:
         parts = [rank.times for rank in step.ranks]
         self.step.append(step.step_us / 1e3)
+        self.gate.append(step.gate_us / 1e3)
         self.dispatch.append(statistics.fmean(part.dispatch_us for part in parts) / 1e3)
         self.expert.append(statistics.fmean(part.expert_us for part in parts) / 1e3)
         self.combine.append(statistics.fmean(part.combine_us for part in parts) / 1e3)
@@ -75,6 +79,10 @@ class _Times:
 
 def _median(values: list[float]) -> float | None:
     return round(statistics.median(values), 3) if values else None
+
+
+def _worst(values: list[float]) -> float | None:
+    return round(max(values), 3) if values else None
 
 
 class DemoRun:
@@ -95,8 +103,7 @@ class DemoRun:
         self._checker = Checker(routing, Reference(self._facts.spec), self._facts.batch())
         self._ledger = MoveLedger(self._facts.facts, self._facts.start_map())
         self._assembly = Assembly(options.ranks)
-        # to show a fault, a short run up to the first switch is enough
-        self._direction, self._limits = Direction(), Limits(warm_up_steps=10) if options.fault else Limits()
+        self._direction, self._limits = Direction(), _limits(routing, short=bool(options.fault))
         self._unchecked: list[GroupStep] = []
         self._recent: deque[GroupStep] = deque(maxlen=RECENT_STEPS)
         self._times = _Times()
@@ -104,7 +111,7 @@ class DemoRun:
         self._map_version = 0
         self._second_domain = 0
         self._finding: Finding | None = None
-        self._decision = "no decision yet"
+        self._decision, self._last_acting = "no decision yet", ""
         self._decision_read_s = 0.0
         self._heard_s = time.monotonic()
         self._notes: dict[str, int] = {}
@@ -179,7 +186,13 @@ class DemoRun:
         daemon.check()
         if now_s - self._decision_read_s >= DECISION_S:
             self._decision_read_s = now_s
-            self._decision = _last_decision(store) or self._decision
+            self._hear_decisions(store)
+
+    def _hear_decisions(self, store: Store) -> None:
+        decisions = _last_decisions(store)
+        self._decision = decisions[-1] if decisions else self._decision
+        acting = [decision for decision in decisions if not decision.startswith(PAUSED)]
+        self._last_acting = acting[-1] if acting else self._last_acting
 
     def _place(self) -> str:
         """Where the run stands, for an error."""
@@ -212,8 +225,10 @@ class DemoRun:
             step=step.step,
             ratio=float(step.ratio_by_layer().mean()),
             map_version=step.map_version,
+            live_digest=step.live_digest,
             second_domain=self._second_domain,
             requests=REQUESTS,
+            shift_step=step.ranks[0].shift_step,
             planning=self._decision.startswith(PLANNING),
             content=self._decision.startswith(CONTENT),
         )
@@ -234,7 +249,8 @@ class DemoRun:
         findings = self._checker.check(steps)
         if findings and self._finding is None:
             self._finding = findings[0]
-            ranks.order(Command.STOP)
+            if ranks.running:
+                ranks.order(Command.STOP)
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started_s
@@ -257,6 +273,14 @@ class DemoRun:
             step_ms=self._times.step[-1] if self._times.step else None,
         )
 
+    def _limits_binding(self) -> bool:
+        """Whether the limits on the readings are a promise: they are of this setting, others show what they show."""
+        return (
+            self._facts.routing.domains == RECORDED_DOMAINS
+            and self._options.ranks == DEFAULT_RANKS
+            and self._options.dispatch == DEFAULT_DISPATCH
+        )
+
     def report(self) -> Report:
         """What the run came to so far."""
         facts, totals, readings = self._facts.facts, self._checker.totals, self._direction.readings
@@ -276,6 +300,7 @@ class DemoRun:
             store="embedded",
             seed=self._facts.seed,
             finished=self._direction.stage is Stage.DONE,
+            limits_binding=self._limits_binding(),
             fault=self._finding.word if self._finding else "",
             ratio_start=rounded.get("start"),
             ratio_placed=rounded.get("placed"),
@@ -295,29 +320,32 @@ class DemoRun:
             output_mismatches=totals.mismatches,
             worst_output_error=totals.worst_error,
             step_ms_median=_median(self._times.step),
-            step_ms_worst=round(max(self._times.step), 3) if self._times.step else None,
+            step_ms_worst=_worst(self._times.step),
+            gate_ms_worst=_worst(self._times.gate),
             dispatch_ms_median=_median(self._times.dispatch),
             expert_ms_median=_median(self._times.expert),
             combine_ms_median=_median(self._times.combine),
             wait_ms_median=_median(self._times.wait),
             startup_s=round(self._first_step_s, 2),
             seconds=round(self._elapsed_s(), 1),
-            decision=self._decision,
+            last_decision_before_pause=self._last_acting,
             rank_notes=self._notes,
         )
 
 
-def _last_decision(store: Store) -> str:
-    """The daemon's last decision as ``code: sentence``, "" while there is none or the store is busy."""
+def _limits(routing: Routing, *, short: bool) -> Limits:
+    """Steps of each part; to show a fault, a ``short`` run up to the first switch is enough."""
+    limits = Limits(drain_steps=routing.longest(0) + 1)
+    return replace(limits, warm_up_steps=10) if short else limits
+
+
+def _last_decisions(store: Store) -> list[str]:
+    """The daemon's last decisions as ``code: sentence``, oldest first; none while the store is busy."""
     try:
-        records = store.read_log(1)
+        records = [json.loads(record) for record in store.read_log(DECISIONS_READ)]
+        return [f"{record['code']}: {record['sentence']}" for record in records]
     except StoreError:
-        return ""
-    if not records:
-        return ""
-    try:
-        record = json.loads(records[-1])
-        return f"{record['code']}: {record['sentence']}"
+        return []
     except (ValueError, KeyError, TypeError) as error:
         raise DemoError(
             f"the daemon's decision log holds a record without code and sentence ({error!s:.80})"

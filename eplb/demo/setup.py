@@ -22,6 +22,8 @@ REQUESTS = 64
 REDUNDANT_SLOTS = 8
 GATE_STEPS = 20
 PUBLISH_INTERVAL_S = 0.5
+EASED_PAUSE_S = 0.15
+"""Pause before each step while the solver works."""
 
 
 @dataclass(frozen=True, slots=True)

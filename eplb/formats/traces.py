@@ -73,14 +73,13 @@ def _tokens(
 def _load(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise FileError(f"{path}: not an .npz file; expected an .npz archive, as numpy.savez writes")
+            file.seek(0)
             archive = np.load(file, allow_pickle=False)
-            names = getattr(archive, "files", ())
-            arrays = {name: archive[name] for name in names if name in _KNOWN}
+            return {name: archive[name] for name in archive.files if name in _KNOWN}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
         raise FileError(f"{path}: cannot be read as .npz: {error}") from error
-    if isinstance(archive, np.ndarray):
-        raise FileError(f"{path}: a single array, expected an .npz archive")
-    return arrays
 
 
 _KNOWN = ("counts", "picks", "offsets", "domain", "model_layer")

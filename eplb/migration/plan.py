@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.digests import layer_map_digests
-from eplb.agent.wire import LayerChange, seal, unseal
+from eplb.agent.wire import LayerChange, read_changes, seal, unseal
 from eplb.errors import OfferError, PlanError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Plan:
 
     ``changes`` the layers that change, each with base and target digest and row. ``base_digests`` map digest of every layer
     at the start. ``moves`` slots that get an expert their rank does not hold; ``bytes`` that cross between ranks.
-    ``gain_ratio`` fall of the mean imbalance ratio; ``price_s`` seconds of service it costs, None = not known.
+    ``gain_ratio`` fall of the mean imbalance ratio;
     ``reasons`` (code, sentence).
     """
 
@@ -40,7 +40,6 @@ class Plan:
     moves: int
     bytes: int
     gain_ratio: float
-    price_s: float | None = None
     reasons: tuple[tuple[str, str], ...] = ()
 
 
@@ -53,7 +52,6 @@ def make_plan(
     shares: NDArray[np.float64] | None = None,
     base_shares: NDArray[np.float64] | None = None,
     gain_ratio: float = 0.0,
-    price_s: float | None = None,
     reasons: Sequence[tuple[str, str]] = (),
 ) -> Plan:
     """Compare two maps, int32 [layers, slots] each, and shares, float64 [layers, slots] or None.
@@ -87,7 +85,6 @@ def make_plan(
         moves=moves,
         bytes=moves * facts.bytes_per_expert,
         gain_ratio=float(gain_ratio),
-        price_s=None if price_s is None else float(price_s),
         reasons=tuple((str(code), str(sentence)) for code, sentence in reasons),
     )
 
@@ -105,16 +102,7 @@ def decode_plan(raw: bytes) -> Plan:
     """
     body = unseal(PLAN_SCHEMA, raw)
     try:
-        changes = tuple(
-            LayerChange(
-                layer=int(item["layer"]),
-                base_digest=int(item["base_digest"]),
-                target_digest=int(item["target_digest"]),
-                target=tuple(int(x) for x in item["target"]),
-                shares=None if item["shares"] is None else tuple(float(x) for x in item["shares"]),
-            )
-            for item in body.pop("changes")
-        )
+        changes = read_changes(body.pop("changes"))
         base_digests = tuple(int(x) for x in body.pop("base_digests"))
         reasons = tuple((str(code), str(sentence)) for code, sentence in body.pop("reasons"))
         return Plan(changes=changes, base_digests=base_digests, reasons=reasons, **body)

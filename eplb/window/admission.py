@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collectors.errors import FrameError
+from collectors.facts import Kind
 from collectors.frame import decode_frame
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from collectors.facts import Frame, Kind, PoolFacts
+    from collectors.facts import Frame, PoolFacts
 
 LARGEST_COUNT = 2**53
 """A total that no pool reaches in a century; above it sums over ranks could leave int64, and float64 is not exact."""
@@ -59,6 +60,12 @@ class Admission:
         if len(frame.layer_digests) != facts.layers:
             sentence = f"{who}: {len(frame.layer_digests)} layers, this pool has {facts.layers}; correct model_layers"
             return Refused("shape", sentence)
+        if header.kind is Kind.RECEIVED_SLOTS and header.scope_copies != 1:
+            sentence = (
+                f"{who}: {header.scope_copies} ranks report the same tokens, but what a slot received is counted once; "
+                "declare scope_copies 1 with received_slots"
+            )
+            return Refused("scope", sentence)
         return None
 
     def _mixture(self, frame: Frame) -> Refused | None:

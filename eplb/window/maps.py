@@ -76,11 +76,6 @@ class MapRegistry:
         """One layer's row; None = not known."""
         return self._rows[layer].get(digest)
 
-    def knows(self, layer_digests: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which layers' rows are known: bool [layers]."""
-        known = zip(self._rows, layer_digests.tolist(), strict=True)
-        return np.array([digest in rows for rows, digest in known], dtype=np.bool_)
-
     def index(self, layer_digests: NDArray[np.uint64]) -> NDArray[np.int64] | None:
         """Flat place ``layer * experts + expert`` of every slot, int64 [layers, slots]; None = some row is not known.
 

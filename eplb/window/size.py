@@ -23,10 +23,11 @@ _CELL_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class WindowSize:
-    """Bytes that a window needs with one phase.
+    """Bytes that a window needs.
 
     ``ring_bytes`` step ring; ``interval_bytes`` sums by interval; ``totals_bytes`` last (and first) totals of every rank;
-    ``open_bytes`` steps that are being gathered, at most; ``store_bytes`` frames that ranks keep in the store.
+    ``open_bytes`` steps that are being gathered or
+    wait for their map, at most; ``store_bytes`` frames that ranks keep in the store.
     """
 
     ring_bytes: int
@@ -42,18 +43,21 @@ class WindowSize:
 
 
 def window_size(
-    facts: PoolFacts, kind: Kind, *, window_s: float, max_slices: int, publish_bytes_per_s: float
+    facts: PoolFacts, kind: Kind, *, phases: int, window_s: float, max_slices: int, publish_bytes_per_s: float
 ) -> WindowSize:
-    """Bytes that a window of this shape needs: products of Python integers, which cannot overflow."""
+    """Bytes that a window of this shape needs: products of Python integers, which cannot overflow.
+
+    After a restart of all ranks the totals of both lives are held for one window, which adds ``totals_bytes`` once more.
+    """
     width = facts.width(kind)
     step_width = facts.experts if kind is Kind.ROUTED else facts.slots
     # Only so many steps are open at once as one interval of frames holds, and the budget bounds those bytes.
     open_steps = min(MAX_OPEN_STEPS, max_slices)
     return WindowSize(
         ring_bytes=max_slices * facts.layers * (facts.experts + 2) * _CELL_BYTES,
-        interval_bytes=(INTERVALS + 1) * facts.layers * (facts.experts + facts.ranks) * _CELL_BYTES,
-        totals_bytes=2 * facts.ranks * facts.layers * width * _CELL_BYTES,
-        open_bytes=open_steps * facts.layers * step_width * _CELL_BYTES,
+        interval_bytes=phases * (INTERVALS + 1) * facts.layers * (facts.experts + facts.ranks) * _CELL_BYTES,
+        totals_bytes=phases * 2 * facts.ranks * facts.layers * width * _CELL_BYTES,
+        open_bytes=2 * open_steps * facts.layers * step_width * _CELL_BYTES,
         store_bytes=int(publish_bytes_per_s * max(window_s, RETENTION_S) * STREAM_OVERHEAD),
     )
 
@@ -62,6 +66,7 @@ def check_size(
     facts: PoolFacts,
     kinds: Iterable[Kind] = tuple(Kind),
     *,
+    phases: int = 1,
     window_s: float = 60.0,
     max_slices: int = 256,
     window_bytes: int = WINDOW_BYTES,
@@ -78,7 +83,12 @@ def check_size(
         )
     sizes = [
         window_size(
-            facts, kind, window_s=window_s, max_slices=max_slices, publish_bytes_per_s=publish_bytes_per_s
+            facts,
+            kind,
+            phases=phases,
+            window_s=window_s,
+            max_slices=max_slices,
+            publish_bytes_per_s=publish_bytes_per_s,
         )
         for kind in kinds
     ]

@@ -41,7 +41,7 @@ COUNTERS = (
 class Window:
     """Counts of one pool over the last ``window_s`` seconds; used by one thread.
 
-    ``kind`` None = that of the first frame. At most ``max_slices`` complete steps are kept, the newest ones.
+    ``kind`` None = that of the first frame. ``phases`` that steps of this pool have, for the check of its size. At most ``max_slices`` complete steps are kept, the newest ones.
     A rank is stale, and a step that it still owes is incomplete, after ``stale_after_s`` without a frame of it.
     All times are the store's, in milliseconds.
 
@@ -54,12 +54,13 @@ class Window:
         facts: PoolFacts,
         kind: Kind | None = None,
         *,
+        phases: int = 1,
         window_s: float = 60.0,
         max_slices: int = 256,
         window_bytes: int = WINDOW_BYTES,
         stale_after_s: float = 15.0,
     ) -> None:
-        self._given_kind = kind
+        self._given_kind, self._phases = kind, phases
         self._window_s, self._max_slices, self._window_bytes = window_s, max_slices, window_bytes
         self._window_ms, self._stale_ms = int(window_s * 1000), int(stale_after_s * 1000)
         self._counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
@@ -72,6 +73,7 @@ class Window:
         check_size(
             facts,
             kinds,
+            phases=self._phases,
             window_s=self._window_s,
             max_slices=self._max_slices,
             window_bytes=self._window_bytes,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pool_examples import pool, recorder
 
-from collectors import Kind, Phase, StepPicks, count_routed
+from collectors import Kind, Phase, PoolFacts, StepPicks, count_routed
 from collectors.checks import Refusal
 
 
@@ -117,3 +117,17 @@ def test_picks_in_slots_have_the_width_of_the_slots():
     picks = StepPicks(pool(), Kind.ROUTED_SLOTS)
     picks.add(3, [[0, 5]])
     assert picks.counts.tolist() == [[1, 0, 0, 0, 0, 1], [0] * 6]
+
+
+@pytest.mark.parametrize(
+    ("layer", "ids", "rows"),
+    [(3, [[1], [2, 3]], None), (3, [[1, 2]], 2.5), ([], [[1, 2]], None), (3, object(), None)],
+    ids=["ragged", "half a row", "layer that is no number", "no array"],
+)
+def test_a_hook_that_hands_over_anything_else_is_counted_and_not_raised_at(layer, ids, rows):
+    """Nothing that an engine's hook can pass raises; the counts stay as they were."""
+    facts = PoolFacts("p", ranks=1, nodes=1, slots_per_rank=4, experts=4, top_k=2, model_layers=(3,))
+    picks = StepPicks(facts)
+    picks.add(layer, ids, real_rows=rows)
+    assert picks.counts.sum() == 0
+    assert sum(picks.refused.values()) == 1

@@ -8,7 +8,7 @@ from agent_crew import FACTS, NAMES, CrewMemory, ProbedMemory, start_map
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eplb.agent.digests import DigestTable, expert_digest, tensor_checksum
+from eplb.agent.digests import DigestTable, _mix, expert_digest, tensor_checksum
 from eplb.agent.group import ThreadGroup
 from eplb.agent.memory import check_memory
 from eplb.errors import MigrationError
@@ -28,19 +28,85 @@ def test_any_changed_byte_changes_the_checksum(raw, data):
     assert tensor_checksum(as_array(raw)) != tensor_checksum(as_array(bytes(changed)))
 
 
-@given(raw_bytes)
-def test_the_checksum_is_the_weighted_sum_of_words_for_any_length(raw):
-    padded = raw + b"\0" * (-len(raw) % 8)
-    whole = len(raw) // 8
-    ones = [
-        tensor_checksum(as_array(bytes(8 * i) + b"\1" + bytes(7) + bytes(8 * (whole - i - 1))))
-        for i in range(whole)
-    ]
-    words = [int.from_bytes(padded[8 * i : 8 * i + 8], "little") for i in range(whole)]
-    tail = tensor_checksum(as_array(bytes(8 * whole) + raw[8 * whole :]))
-    assert tensor_checksum(as_array(raw)) == (sum(w * m for w, m in zip(words, ones, strict=True)) + tail) % (
-        1 << 64
+def changed_elements(words: int, width: int) -> st.SearchStrategy[tuple[np.ndarray, list[int]]]:
+    """Bytes of so many words, dense or all alike, and at least two places of elements of ``width`` bytes in them."""
+    count = words * 8 // width
+    dense = st.binary(min_size=words * 8, max_size=words * 8).map(as_array)
+    alike = st.binary(min_size=width, max_size=width).map(lambda element: as_array(element * count))
+    places = st.lists(st.integers(0, count - 1), min_size=2, max_size=min(count, 12), unique=True)
+    return st.tuples(st.one_of(dense, alike), places)
+
+
+@settings(max_examples=300)
+@given(st.integers(1, 40).flatmap(lambda n: st.sampled_from([2, 4, 8]).flatmap(
+    lambda width: st.tuples(st.just(width), changed_elements(n + 1, width)))))  # fmt: skip
+def test_any_number_of_flipped_signs_changes_the_checksum(case):
+    """Of bfloat16, float32 and float64; of any 64-bit words, two flipped top bits among them."""
+    width, (data, places) = case
+    flipped = data.copy()
+    flipped[[place * width + width - 1 for place in places]] ^= 0x80
+    assert tensor_checksum(data) != tensor_checksum(flipped)
+
+
+def test_no_pair_of_flipped_top_bits_cancels():
+    """All 32640 pairs of 256 words: with odd multipliers alone, every one of them would."""
+    data = np.random.default_rng(1).integers(0, 1 << 63, 256, dtype=np.uint64)
+    plain = tensor_checksum(data.view(np.uint8))
+    deltas = []
+    for word in range(data.size):
+        changed = data.copy()
+        changed[word] ^= np.uint64(1 << 63)
+        deltas.append(tensor_checksum(changed.view(np.uint8)) - plain)
+    sums = {(a + b) % (1 << 64) for i, a in enumerate(deltas) for b in deltas[:i]}
+    assert 0 not in sums
+
+
+@settings(max_examples=300)
+@given(st.sampled_from([2, 4, 8]), st.integers(2, 30), st.data())
+def test_elements_in_another_order_change_the_checksum(width, words, data):
+    element = st.one_of(st.binary(min_size=width, max_size=width), st.sampled_from(
+        [bytes(width), bytes(width - 1) + b"\x80", bytes(width - 1) + b"\x40"]))  # fmt: skip
+    count = words * 8 // width
+    elements = data.draw(st.lists(element, min_size=count, max_size=count))
+    moved = data.draw(st.permutations(elements))
+    same = tensor_checksum(as_array(b"".join(elements))) == tensor_checksum(as_array(b"".join(moved)))
+    assert same == (list(moved) == elements)
+
+
+@given(st.integers(0, (1 << 64) - 1), st.lists(st.booleans(), min_size=2, max_size=30), st.randoms())
+def test_words_that_differ_in_a_sign_only_change_the_checksum_when_they_change_places(word, signs, random):
+    moved = random.sample(signs, len(signs))
+    before, after = (
+        tensor_checksum(np.array([word ^ sign << 63 for sign in some], dtype=np.uint64).view(np.uint8))
+        for some in (signs, moved)
     )
+    assert (before == after) == (signs == moved)
+
+
+@pytest.mark.slow
+def test_wrapping_int64_in_torch_gives_the_same_checksum_where_the_tensor_lives():
+    import torch
+
+    from eplb.agent.digests import _FACTOR, _multipliers
+
+    data = np.random.default_rng(5).integers(0, 256, 8 * 3000, dtype=np.uint8)
+    words = torch.from_numpy(data).view(torch.int64)
+    factor = int(_FACTOR.view(np.int64))
+    mixed = words ^ ((words >> 32) & 0xFFFFFFFF)
+    mixed = mixed * factor
+    mixed = mixed ^ ((mixed >> 32) & 0xFFFFFFFF)
+    odd = torch.from_numpy(_multipliers()[: words.numel()].view(np.int64))
+    total = int((mixed * odd).sum()) * (_mix(0) | 1)
+    assert total % (1 << 64) == tensor_checksum(data)
+
+
+@given(raw_bytes)
+def test_the_checksum_is_the_sum_over_words_of_what_each_gives_at_its_place(raw):
+    starts = range(0, len(raw), 8)
+    alone = [
+        tensor_checksum(as_array(bytes(i) + raw[i : i + 8] + bytes(max(0, len(raw) - i - 8)))) for i in starts
+    ]
+    assert tensor_checksum(as_array(raw)) == sum(alone) % (1 << 64)
 
 
 @pytest.mark.parametrize("size", [8 * 32768 - 1, 8 * 32768, 8 * 32768 + 1, 3 * 8 * 32768 + 24])

@@ -1,11 +1,13 @@
-"""Four real processes move real bytes over gloo; one that refuses, or whose wire is cut, keeps all on the old map."""
+"""Four real processes move real bytes over gloo: a refusal or a cut wire keeps all on the old map; so does a change of mind,
+after which the next plan goes through."""
 
 import multiprocessing
+import threading
 import time
 
 import numpy as np
 import pytest
-from agent_crew import FACTS, NAMES, CrewMemory, expert_bytes, offer, rotated, start_map
+from agent_crew import FACTS, NAMES, Clock, CrewMemory, expert_bytes, offer, rotated, start_map
 
 from collectors.digests import layer_map_digests
 from eplb.agent import Agent, LocalLink
@@ -74,13 +76,69 @@ def run_rank(rank, rendezvous, results):
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
-def test_real_processes_switch_together_and_one_that_refuses_or_fails_holds_all(tmp_path):
+def withdraw(link, clock, following):
+    link.offer(None, 1)
+
+
+def follow(link, clock, following):
+    link.offer(encode_offer(following), following.term)
+
+
+def pass_time(link, clock, following):
+    clock.ahead_s += 31.0
+
+
+def change_minds(rank, rendezvous, results):
+    """Let go of a wave while rank 1's first message is still to come, once for each reason; then the next plan."""
+    import torch.distributed as dist
+
+    from eplb.agent.torch_group import TorchGroup
+    from eplb.agent.torch_transport import TorchTransport
+
+    class SlowTransport(TorchTransport):
+        go = threading.Event()
+
+        def exchange(self, sends, receives):
+            self.go.wait(20.0)
+            super().exchange(sends, receives)
+
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=FACTS.ranks)
+    gate, pace = TorchGroup.create(timeout_s=20.0), TorchGroup.create(timeout_s=30.0)
+    transport = (SlowTransport if rank == 1 else TorchTransport).create(timeout_s=20.0)
+    clock = Clock()
+    memory, link = CrewMemory(FACTS, rank, BASE), LocalLink(clock)
+    agent = Agent(FACTS, gate, transport, memory, BASE, run_id=1, incarnation=rank, link=link, clock=clock)
+    base, target, answers = BASE, TARGET, []
+    for turn, reason in enumerate((withdraw, pass_time, follow)):
+        SlowTransport.go.clear()
+        link.offer(encode_offer(offer(FACTS, base, target, plan_id=f"left{turn}")), 1)
+        serve(agent, pace, 0, lambda: agent.state == "staging")
+        wave_bytes = agent.staging_bytes
+        following = offer(FACTS, base, target, plan_id=f"next{turn}", term=1 + (reason is follow))
+        reason(link, clock, following)
+        serve(agent, pace, 0, lambda: agent.state == "refused")
+        kept = agent.staging_bytes == wave_bytes > 0
+        SlowTransport.go.set()
+        follow(link, clock, following)
+        answered = {(following.key, state) for state in ("switched", "refused", "stuck")}
+        serve(agent, pace, 0, lambda answered=answered: (agent._offer_key, agent.state) in answered)
+        answers.append(
+            (kept, agent.state, agent.refusals, agent.staging_bytes, weights_are_right(memory, rank, target))
+        )
+        base, target = target, base
+    results.put((rank, answers))
+    agent.close()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_everywhere(tmp_path, target):
+    """What each of four processes answers, in rank order."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed"])  # one import of torch for all four
     results = context.Queue()
     processes = [
-        context.Process(target=run_rank, args=(rank, str(tmp_path / "rendezvous"), results))
+        context.Process(target=target, args=(rank, str(tmp_path / "rendezvous"), results))
         for rank in range(FACTS.ranks)
     ]
     for process in processes:
@@ -89,6 +147,12 @@ def test_real_processes_switch_together_and_one_that_refuses_or_fails_holds_all(
     for process in processes:
         process.join(timeout=30)
     assert [process.exitcode for process in processes] == [0] * FACTS.ranks
+    return answers
+
+
+@pytest.mark.slow
+def test_real_processes_switch_together_and_one_that_refuses_or_fails_holds_all(tmp_path):
+    answers = run_everywhere(tmp_path, run_rank)
     assert answers[0][3][2] == "transfer_failed"
     wanted = layer_map_digests(FACTS.model_layers, TARGET).tolist()
     for _, moved, kept, cut_off, run_id, refusals in answers:
@@ -98,3 +162,10 @@ def test_real_processes_switch_together_and_one_that_refuses_or_fails_holds_all(
         assert cut_off in {("refused", 0, "transfer_failed", True), ("refused", 0, "withdrawn", True)}
         assert run_id == 0
         assert [(rank, code) for rank, code, _ in refusals] == [(2, "old_term")]
+
+
+@pytest.mark.slow
+def test_a_wave_that_is_let_go_in_mid_transfer_leaves_the_wire_whole_for_the_next_plan(tmp_path):
+    """Withdrawn, expired, or followed by a new leader's offer: staging stays until the messages have come, then goes."""
+    for _, answers in run_everywhere(tmp_path, change_minds):
+        assert answers == [(True, "switched", (), 0, True)] * 3

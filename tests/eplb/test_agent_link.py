@@ -94,6 +94,20 @@ def test_an_offer_beyond_the_limit_is_not_taken_over(store_url, started):
 
 
 @pytest.mark.redis
+@pytest.mark.parametrize("term", [2**70, 2**53 + 1, -1])
+def test_a_term_that_frames_cannot_carry_is_counted_and_the_last_sound_one_kept(store_url, started, term):
+    client = redis.Redis.from_url(store_url)
+    client.hset(desired_key("p"), mapping={"offer": encode_offer(GOOD), "term": str(2**53)})
+    link = started(store_url, 0, poll_s=0.05)
+    wait_until(lambda: link.wanted() is not None)
+    client.hset(desired_key("p"), "term", str(term))
+    wait_until(lambda: link.stats["bad_term"] > 1)
+    assert (link.wanted().offer, link.wanted().term) == (encode_offer(GOOD), 2**53)
+    assert link.stats["errors"] == 0
+    client.close()
+
+
+@pytest.mark.redis
 def test_what_was_last_read_is_kept_when_the_store_answers_nonsense(store_url, started):
     client = redis.Redis.from_url(store_url)
     client.hset(desired_key("p"), mapping={"offer": encode_offer(GOOD), "term": "4"})

@@ -55,6 +55,7 @@ def test_a_sound_offer_has_nothing_against_it():
         (replace(GOOD, pool="q"), "pool_differs"),
         (replace(GOOD, term=0), "old_term"),
         (replace(GOOD, term="1"), "damaged_offer"),
+        (replace(GOOD, term=2**53 + 1), "damaged_offer"),
         (replace(GOOD, wave=1), "damaged_offer"),
         (replace(GOOD, expires_after_s=float("inf")), "damaged_offer"),
         (replace(GOOD, expires_after_s=0), "damaged_offer"),

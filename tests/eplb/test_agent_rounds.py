@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.facts import PoolFacts
-from eplb.agent.rounds import Copy, contention_free_rounds, wave_copies
+from eplb.agent.rounds import Arrival, Copy, contention_free_rounds, own_arrivals, wave_copies
 from eplb.errors import OfferError
 
 
@@ -51,6 +51,20 @@ def test_every_changed_slot_gets_its_expert_from_a_slot_that_holds_it(pool):
     changed = {(int(layer), int(slot)) for layer, slot in np.argwhere(base != target)}
     assert {(c.layer, c.destination) for c in copies} == changed
     assert len(copies) == len(changed)
+
+
+@settings(max_examples=150)
+@given(pools_with_two_maps(), st.randoms())
+def test_a_rank_makes_room_for_just_what_the_copies_bring_it(pool, random):
+    facts, base, target = pool
+    target = np.where(np.random.default_rng(random.getrandbits(32)).random(target.shape) < 0.2, -1, target)
+    changes = [change(facts, layer, base[layer], target[layer]) for layer in range(facts.layers)]
+    random.shuffle(changes)
+    copies = wave_copies(facts, base, changes)
+    for rank in range(facts.ranks):
+        wanted = [Arrival(c.index, c.layer, c.expert, c.destination) for c in copies]
+        wanted = [arrival for arrival in wanted if rank_of(facts, arrival.destination) == rank]
+        assert list(own_arrivals(facts, rank, base, changes)) == wanted
 
 
 @settings(max_examples=150)

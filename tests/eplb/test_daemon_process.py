@@ -188,8 +188,9 @@ def test_a_store_that_is_not_there_is_said_and_waited_for(tmp_path):
     path = write(tmp_path / "c.yaml", store={"url": "redis://127.0.0.1:1/0"})
     with Running(tmp_path, "--config", str(path)) as daemon:
         url = daemon.wait_for("serving")["http"]
-        away = daemon.wait_for("store_away")
-        assert "does not answer" in away["reason"]
+        away = daemon.wait_for("decision")
+        assert away["code"] == "store_away"
+        assert "does not answer" in away["sentence"]
         assert httpx.get(f"{url}/readyz").status_code == 503
         assert httpx.get(f"{url}/livez").status_code == 200
         assert daemon.end() == 0

@@ -4,23 +4,49 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from eplb.demo.batch import Batch
 from eplb.demo.director import Command, Direction, Limits, Stage, StepFact, advance
 from eplb.demo.errors import RunStalled
+from eplb.demo.routing import Routing
 
 LIMITS = Limits(warm_up_steps=2, settle_steps=1, reading_steps=3, wait_steps=10, drain_steps=10)
 
 
+def fact_of(step: int, ratio: float = 2.0, version: int = 0, second: int = 0, **changes) -> StepFact:
+    """A step of four requests under a map whose digest moves with its version."""
+    return StepFact(
+        step, ratio, version, second, 4, **{"live_digest": 100 + version, "shift_step": -1, **changes}
+    )
+
+
 def drive(
-    version_at: dict[int, int], drained_at: int, steps: int = 60, ratios: dict[int, float] | None = None
+    version_at: dict[int, int],
+    drained_at: int,
+    steps: int = 60,
+    ratios: dict[int, float] | None = None,
+    waves_at: tuple[int, ...] = (),
 ):
-    """Feed steps to the director: (stage after the step, commands of the step), and the last state."""
-    state, log, version = Direction(), [], 0
+    """Feed steps to the director: (stage after the step, commands of the step), and the last state.
+
+    ``waves_at`` steps at which the map changes and its version does not. The domain changes two steps after the order.
+    """
+    state, log, version, shift_step = Direction(), [], 0, -1
     for step in range(steps):
         version = version_at.get(step, version)
-        fact = StepFact(step, (ratios or {}).get(step, 2.0), version, 4 if step >= drained_at else 0, 4)
+        digest = 100 + version + 1000 * sum(step >= wave for wave in waves_at)
+        fact = fact_of(
+            step,
+            (ratios or {}).get(step, 2.0),
+            version,
+            4 if step >= drained_at else 0,
+            live_digest=digest,
+            shift_step=shift_step if step >= shift_step else -1,
+        )
         state, commands = advance(state, fact, LIMITS, "balanced: nothing to do")
+        shift_step = step + 2 if Command.SHIFT in commands else shift_step
         log.append((state.stage, commands))
         if state.stage is Stage.DONE:
             break
@@ -59,6 +85,22 @@ def test_a_map_that_changes_under_a_reading_starts_it_again():
     assert state.stage is Stage.PLACING
 
 
+def test_a_wave_that_changes_the_map_under_a_reading_starts_it_again():
+    """The version moves with the last wave only; the map that is served moves with each."""
+    _, state = drive({}, drained_at=99, steps=9, ratios={3: 9.0, 4: 9.0}, waves_at=(5,))
+    assert state.readings == {"start": 2.0}
+    assert state.stage is Stage.PLACING
+
+
+def test_a_reading_of_a_kept_map_that_changes_after_all_is_not_called_kept():
+    """What the summary says of a reading holds for the map that was read."""
+    state = Direction(stage=Stage.PLACED, base_digest=100, kept=("placed",))
+    state, _ = advance(state, fact_of(0), LIMITS)
+    assert state.kept == ("placed",)
+    state, _ = advance(state, fact_of(1, live_digest=7), LIMITS)
+    assert (state.kept, state.ratios, state.base_digest) == ((), (), 7)
+
+
 def test_waiting_for_a_placement_has_a_limit_that_names_the_daemons_last_decision():
     """The error says what the daemon decided last and why."""
     with pytest.raises(RunStalled, match=r"no new placement.*balanced: nothing to do"):
@@ -67,8 +109,38 @@ def test_waiting_for_a_placement_has_a_limit_that_names_the_daemons_last_decisio
 
 def test_draining_has_a_limit():
     """Requests that never end are an error, not an endless run."""
-    with pytest.raises(RunStalled, match="4 requests of the first domain"):
+    with pytest.raises(RunStalled, match="4 requests of the first domain are still in flight 10 steps"):
         drive({10: 1}, drained_at=99)
+
+
+def test_draining_is_counted_from_the_change_itself_not_from_the_order():
+    """Ranks hear the order some steps later; until then only the wait for it is limited."""
+    state, _ = advance(Direction(stage=Stage.DRAINING), fact_of(9), replace(LIMITS, drain_steps=2))
+    assert state.stage is Stage.DRAINING
+    with pytest.raises(RunStalled, match="have not changed the domain 10 steps"):
+        advance(state, fact_of(10), LIMITS)
+
+
+@pytest.mark.parametrize("longest", [3, 700])
+def test_the_longest_sequence_may_run_to_its_end(longest):
+    """A request admitted in the last step before the change still gets its whole sequence: the limit follows from the trace."""
+    lengths = [longest, 2, 2, 2, *[longest] * 4]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    picks = np.zeros((int(offsets[-1]), 1, 1), dtype=np.uint8)
+    routing = Routing("t", picks, offsets, np.repeat([0, 1], 4).astype(np.int8), ("a", "b"), (0,), 1)
+    batch = Batch(routing, 4, 0)
+    state, step = Direction(stage=Stage.DRAINING), 0
+    limits = replace(LIMITS, drain_steps=routing.longest(0) + 1)
+    while state.stage is Stage.DRAINING:
+        if step:
+            batch.advance()
+        if step == 1:
+            batch.shift()
+        second = int(routing.domain_of[batch.tokens().sequences].sum())
+        state, _ = advance(state, fact_of(step, second=second, shift_step=1 if step else -1), limits)
+        step += 1
+    assert state.stage is Stage.SHIFTED
+    assert step == longest + 1
 
 
 def test_the_shifted_reading_waits_until_the_last_request_of_the_first_domain_is_done():
@@ -81,7 +153,7 @@ def test_the_shifted_reading_waits_until_the_last_request_of_the_first_domain_is
 def test_steps_are_paced_only_while_a_placement_is_awaited_and_the_solver_works():
     """The solver gets the cores; a reading is never paced."""
     waiting = Direction(stage=Stage.PLACING)
-    fact = StepFact(1, 2.0, 0, 0, 4, planning=True)
+    fact = fact_of(1, planning=True)
     eased, commands = advance(waiting, fact, LIMITS)
     assert commands == (Command.EASE,)
     assert advance(eased, replace(fact, step=2), LIMITS)[1] == ()
@@ -97,7 +169,7 @@ def test_a_daemon_that_finds_nothing_worth_moving_for_long_ends_the_wait():
     for step, content in enumerate([True, True, False, True, True, True, True, True, True]):
         assert state.stage is Stage.REPLACING
         state, commands = advance(
-            state, StepFact(step, 1.1, 1, 4, 4, content=content), replace(limits, wait_steps=99)
+            state, fact_of(step, 1.1, 1, 4, content=content), replace(limits, wait_steps=99)
         )
     assert state.stage is Stage.REPLACED
     assert state.kept == ("replaced",)

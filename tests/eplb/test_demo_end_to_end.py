@@ -50,6 +50,9 @@ def test_two_placements_meet_the_limits_and_no_token_is_wrong(shared_data):
     assert report["moved_bytes"] == report["moves"] * 3 * 64 * 96 * 4
     wanted = ["trace", "layers", "batch", "store", "seed", "step_ms_median", "step_ms_worst"]
     assert set(wanted) <= set(report)
+    assert report["limits_binding"] is True
+    assert 0 < report["gate_ms_worst"] <= report["step_ms_worst"]  # a step's time holds the gate before it
+    assert report["last_decision_before_pause"].partition(":")[0] not in {"", "paused"}
 
 
 @pytest.mark.parametrize("fault", ["wrong-expert", "lost-token", "split-switch"])

@@ -13,11 +13,12 @@ from rich.console import Console
 
 from eplb.config import load_config
 from eplb.demo.daemon_process import daemon_config
-from eplb.demo.facts import RankSwitch
+from eplb.demo.errors import LimitsMissed
+from eplb.demo.facts import GroupStep, RankStep, RankSwitch, StepTimes
 from eplb.demo.generator import synthetic
 from eplb.demo.moves import MoveLedger, arrivals
 from eplb.demo.progress import LineView, Progress, table
-from eplb.demo.report import Report, limits, summary
+from eplb.demo.report import Report, judge, limits, summary
 from eplb.demo.setup import run_facts
 from eplb.errors import ConfigError
 
@@ -76,16 +77,36 @@ def test_the_ledger_follows_rank_0_only(run):
     assert ledger.moved_bytes == ledger.moves * 3 * 64 * 96 * 4
 
 
+def rank_step(rank: int, digest: int, times: StepTimes) -> RankStep:
+    """A rank's report of a step without tokens."""
+    none, states = np.zeros(0, dtype=np.int32), np.zeros((1, 0, 4), dtype=np.float32)
+    return RankStep(rank, 0, none, none, states, np.zeros((1, 5), dtype=np.int64), 0, 0, digest, 0, -1, times)
+
+
+def test_the_time_of_a_step_holds_the_gate_before_it():
+    """A group that waits for its switch serves nothing; the slowest rank's whole time counts."""
+    forward = StepTimes(50.0, 20.0, 10.0, 10.0, 5.0)
+    step = GroupStep(0, (rank_step(0, 7, forward), rank_step(1, 7, forward.after_gate(400.0))))
+    assert (step.step_us, step.gate_us) == (450.0, 400.0)
+
+
+def test_a_step_has_a_digest_only_when_all_ranks_serve_one_map():
+    """Digests are never 0."""
+    times = StepTimes(1, 1, 1, 1, 0)
+    assert GroupStep(0, (rank_step(0, 7, times), rank_step(1, 7, times))).live_digest == 7
+    assert GroupStep(0, (rank_step(0, 7, times), rank_step(1, 8, times))).live_digest == 0
+
+
 @pytest.fixture
 def report() -> Report:
     """A report of a run that met all limits."""
     return Report(
         trace="t.npz", domains=("law", "science"), layers=(0, 4), batch=64, ranks=8, nodes=2, slots_per_rank=5, experts=32, top_k=4,
-        dispatch="weighted", store="embedded", seed=0, finished=True, fault="", ratio_start=1.9, ratio_placed=1.2, ratio_shifted=1.4,
+        dispatch="weighted", store="embedded", seed=0, finished=True, limits_binding=True, fault="", ratio_start=1.9, ratio_placed=1.2, ratio_shifted=1.4,
         ratio_replaced=1.2, steps_read={"start": 60, "placed": 60, "shifted": 60, "replaced": 60}, kept=(), map_version=2, waves=4, moves=50,
         moved_bytes=3_000_000, steps=900, tokens=57_600, tokens_sent=100, tokens_combined=100, outputs_checked=345_600,
-        output_mismatches=0, worst_output_error=1e-6, step_ms_median=50.0, step_ms_worst=90.0, dispatch_ms_median=20.0,
-        expert_ms_median=2.0, combine_ms_median=20.0, wait_ms_median=10.0, startup_s=4.0, seconds=80.0, decision="balanced: x",
+        output_mismatches=0, worst_output_error=1e-6, step_ms_median=50.0, step_ms_worst=90.0, gate_ms_worst=30.0, dispatch_ms_median=20.0,
+        expert_ms_median=2.0, combine_ms_median=20.0, wait_ms_median=10.0, startup_s=4.0, seconds=80.0, last_decision_before_pause="balanced: x",
         rank_notes={},
     )  # fmt: skip
 
@@ -99,6 +120,28 @@ def test_limits_are_on_the_excess_not_on_the_ratio(report):
         "replaced_at_most_0.6_shifted": True,
     }
     assert limits(replace(report, ratio_replaced=None)) is None
+
+
+def test_a_missed_limit_is_an_error_where_the_limits_are_a_promise(report):
+    """Exit 0 means that the promised readings were met; other settings only show theirs."""
+    judge(report)
+    judge(replace(report, ratio_replaced=None))
+    with pytest.raises(LimitsMissed, match=r"replaced at most 0\.6 shifted: .*replaced 30\.0%"):
+        judge(replace(report, ratio_replaced=1.3))
+    judge(replace(report, ratio_replaced=1.3, limits_binding=False))
+
+
+def test_the_summary_claims_only_what_was_measured(report):
+    """When the daemon may act, what a step's time holds, and which pauses it leaves out."""
+    text = summary(report)
+    for part in (
+        "only after the first reading and again after the third",
+        "its next token",
+        "worst 30.0 ms",
+        "paused 0.15 s",
+    ):
+        assert part in text
+    assert "its next token" not in summary(replace(report, fault="lost-token"))
 
 
 def test_the_summary_says_what_was_read_moved_and_checked(report):

@@ -65,6 +65,28 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path):
         recorded(path)
 
 
+@pytest.mark.parametrize("content", [b"", b"step,expert\n1,2\n", b"PK\x03\x04damaged"])
+def test_a_text_file_is_called_what_it_is(tmp_path, content):
+    """No advice of numpy's to load pickles reaches the user, and no traceback."""
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    with pytest.raises(TraceUnusable, match=r"not an \.npz file") as refusal:
+        recorded(path)
+    assert "pickle" not in str(refusal.value)
+
+
+def test_a_single_array_and_a_damaged_archive_are_refused(tmp_path):
+    """Neither is a trace, and neither ends in a traceback."""
+    np.save(tmp_path / "one.npy", np.ones(3))
+    with pytest.raises(TraceUnusable, match=r"not an \.npz file"):
+        recorded(tmp_path / "one.npy")
+    raw = bytearray(write(tmp_path / "t.npz").read_bytes())
+    raw[200:260] = bytes(60)
+    (tmp_path / "t.npz").write_bytes(raw)
+    with pytest.raises(TraceUnusable, match="cannot be read"):
+        recorded(tmp_path / "t.npz")
+
+
 def test_layers_are_evenly_spaced():
     """Six of 24 layers."""
     assert evenly_spaced(24, 6) == (0, 4, 8, 12, 16, 20)

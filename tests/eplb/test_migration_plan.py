@@ -67,9 +67,7 @@ def test_maps_of_another_shape_are_a_named_error():
 @given(pools_with_two_maps())
 def test_a_plan_is_read_as_it_was_written(pool):
     facts, base, target = pool
-    plan = make_plan(
-        facts, base, target, created_ms=5, gain_ratio=0.25, price_s=1.5, reasons=[("gain", "it pays")]
-    )
+    plan = make_plan(facts, base, target, created_ms=5, gain_ratio=0.25, reasons=[("gain", "it pays")])
     assert decode_plan(encode_plan(plan)) == plan
 
 

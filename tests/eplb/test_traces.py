@@ -110,6 +110,15 @@ def test_a_damaged_file_is_refused(tmp_path, content):
         read_trace(path)
 
 
+def test_a_text_file_is_called_what_it_is(tmp_path):
+    """No advice of numpy's to load pickles reaches the user."""
+    path = tmp_path / "trace.csv"
+    path.write_text("slice,layer,expert\n")
+    with pytest.raises(FileError, match=r"trace\.csv: not an \.npz file") as caught:
+        read_trace(path)
+    assert "pickle" not in str(caught.value)
+
+
 def test_a_missing_file_and_a_single_array_are_refused(tmp_path):
     """Neither is an archive of named arrays."""
     with pytest.raises(FileError, match=r"none\.npz"):

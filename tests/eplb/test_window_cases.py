@@ -57,7 +57,9 @@ def test_win_03_sums_and_sizes_are_exact_beyond_32_bits():
     facts = PoolFacts("p", 32, 4, 9, 256, 8, tuple(range(58)))
     from eplb.window.size import window_size
 
-    size = window_size(facts, Kind.ROUTED, window_s=60, max_slices=10_240 * 7, publish_bytes_per_s=2e6)
+    size = window_size(
+        facts, Kind.ROUTED, phases=1, window_s=60, max_slices=10_240 * 7, publish_bytes_per_s=2e6
+    )
     assert size.ring_bytes == 71_680 * 58 * 258 * 8 > 2**31
 
 

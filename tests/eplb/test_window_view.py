@@ -363,6 +363,24 @@ def test_the_default_window_holds_the_largest_pool():
         assert check_size(facts).reader_bytes < 256_000_000
 
 
+def test_each_phase_adds_to_the_size():
+    """Totals and sums by interval are kept for every phase that a pool serves."""
+    facts = PoolFacts("p", 320, 1, 1, 256, 8, tuple(range(58)))
+    one, two = (check_size(facts, phases=n, window_bytes=10**9) for n in (1, 2))
+    assert two.totals_bytes == 2 * one.totals_bytes
+    assert two.interval_bytes == 2 * one.interval_bytes
+    with pytest.raises(ConfigError, match="raise window_bytes"):
+        check_size(facts, phases=2)
+
+
+def test_a_decoded_frame_keeps_no_more_alive_than_its_arrays():
+    """The digests that a window holds on to are their own memory, not a view of the whole message."""
+    world = World(facts_of(), Kind.RECEIVED_SLOTS)
+    world.serve()
+    frame = decode_frame(world.publish(0).payload)
+    assert frame.layer_digests.base is None
+
+
 def test_a_window_that_does_not_fit_says_what_to_lower():
     """In the daemon and in the store."""
     facts = PoolFacts("p", 32, 1, 9, 256, 8, tuple(range(58)))
