@@ -6,6 +6,8 @@ VENV ?= .venv
 # An unpinned torch pulls gigabytes of CUDA; README.md says how to get the CPU build elsewhere.
 TORCH_SPEC ?= torch==2.13.0
 PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Half a minute once, so that neither the demo's first plan nor a test waits for it.
+COMPILE = $(VENV)/bin/python -c "import placement; placement.compile_kernels()"
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
@@ -40,10 +42,12 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.torch
 	$(PIP) --editable ".[demo]"
+	$(COMPILE)
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.torch
 	$(PIP) --editable ".[dev]"
+	$(COMPILE)
 	touch $@ $(VENV)/.demo
 
 clean:

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placement import Limits, LoadTrace, Placement, Topology, evaluate, solve
+from placement import Limits, LoadTrace, Placement, Topology, compile_kernels, evaluate, solve
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from numpy.typing import NDArray
+
+READY = "ready"
+START_LIMIT_S = 180.0
+"""A process that has not compiled the search by then is given up; half a minute is usual where no machine code is kept."""
 
 HELD_OUT_PARTS = 4
 """One part in this many of the window, the newest, is kept from the solver and judges its plan."""
@@ -112,7 +116,9 @@ def make_plan(request: PlanRequest) -> PlanResult:
 
 
 def _serve(pipe: Connection) -> None:
-    """Answer requests until the parent goes away."""
+    """Compile the search, say so, and answer requests until the parent goes away."""
+    compile_kernels()
+    pipe.send(READY)
     while True:
         try:
             request = pipe.recv()
@@ -133,6 +139,7 @@ class Planner:
         self._process: Any = None
         self._pipe: Connection | None = None
         self._started_s: float | None = None
+        self._ready = False
 
     @property
     def busy(self) -> bool:
@@ -172,25 +179,34 @@ class Planner:
             return PlanFailure(
                 "planning_failed", "the solver's process could not be started; see the log of the system"
             )
-        waited_s = time.monotonic() - self._started_s
         try:
-            if self._pipe.poll(0):
-                answer = self._pipe.recv()
+            answer = self._receive(self._pipe)
+            if answer is not None:
                 self._started_s = None
-                return answer  # type: ignore[no-any-return]
+                return answer
         except (EOFError, OSError):
             code = self._process.exitcode if self._process is not None else None
             self.close()
             return PlanFailure(
                 "planning_failed", f"the solver's process died with exit code {code}; the map stays as it is"
             )
-        if waited_s <= self.deadline_s:
+        waited_s = time.monotonic() - self._started_s
+        if waited_s <= (self.deadline_s if self._ready else START_LIMIT_S):
             return None
         self.close()
         return PlanFailure(
             "planning_timeout",
             f"no plan after {waited_s:.1f} s (deadline {self.deadline_s:g} s); the solver was stopped and the map stays",
         )
+
+    def _receive(self, pipe: Connection) -> PlanResult | PlanFailure | None:
+        while pipe.poll(0):
+            message = pipe.recv()
+            if message != READY:
+                return message  # type: ignore[no-any-return]
+            # The deadline is the solver's, not the compiler's.
+            self._ready, self._started_s = True, time.monotonic()
+        return None
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
@@ -204,7 +220,7 @@ class Planner:
             self._process.close()
         if self._pipe is not None:
             self._pipe.close()
-        self._process, self._pipe = None, None
+        self._process, self._pipe, self._ready = None, None, False
 
     def _ready_pipe(self) -> Connection:
         if self._pipe is not None and self._process is not None and self._process.is_alive():

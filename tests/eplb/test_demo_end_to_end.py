@@ -46,7 +46,7 @@ def test_two_placements_meet_the_limits_and_no_token_is_wrong(shared_data):
     assert report["tokens_sent"] == report["tokens_combined"] == report["tokens"] * 4 * 6
     assert report["outputs_checked"] == report["tokens"] * 6
     assert report["map_version"] == 2
-    assert report["waves"] >= 4
+    assert report["waves"] > 2  # two placements, at least one of them in parts
     assert report["moved_bytes"] == report["moves"] * 3 * 64 * 96 * 4
     wanted = ["trace", "layers", "batch", "store", "seed", "step_ms_median", "step_ms_worst"]
     assert set(wanted) <= set(report)
