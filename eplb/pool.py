@@ -26,6 +26,7 @@ from eplb.errors import (
 from eplb.gate import Verdict, refuse
 from eplb.migration import Actuator, observe, read_desired
 from eplb.migration.status import State as Migration
+from eplb.migration.status import serves_plan
 from eplb.planning import Planning
 from eplb.ranks import LiveRanks
 from eplb.snapshots import Known, nothing_known, snapshot_of
@@ -245,14 +246,14 @@ class Pool:
 
     def _movement(self, known: Known) -> Movement:
         status = known.status
-        plan = self._state.plan
-        closed = (
-            self._state.name is Name.MOVING
-            and status.state is Migration.IDLE
-            and known.desired.plan is not None
-            and (plan is None or plan.plan_id == known.desired.plan.plan_id)
-        )
-        if closed and _all_live(known):
+        ours, asked = self._state.plan, known.desired.plan
+        moving = self._state.name is Name.MOVING and status.state is Migration.IDLE
+        if (
+            moving
+            and asked is not None
+            and (ours is None or ours.plan_id == asked.plan_id)
+            and serves_plan(self.facts, asked, known.ranks.records)
+        ):
             # The answer to our last write was lost, but the write itself was not.
             return Movement(str(Migration.ALL_LIVE), "all ranks serve the plan")
         codes = {code for _, code, _ in status.refusals}
@@ -365,16 +366,3 @@ class Pool:
         if event is not None:
             alert.log_event(self._log, self.config.name, event, rule)
         return replace(snapshot, alerting=self._alert.high)
-
-
-def _all_live(known: Known) -> bool:
-    plan, records = known.desired.plan, known.ranks.records
-    return (
-        plan is not None
-        and len(records) > 0
-        and all(
-            record.digests[change.layer] == change.target_digest
-            for change in plan.changes
-            for record in records.values()
-        )
-    )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from eplb.agent.refusal import Refusals
     from eplb.agent.wire import LayerChange, LiveRecord, Offer
     from eplb.migration.desired import Desired
+    from eplb.migration.plan import Plan
 
 GRACE_S = 10.0
 """Ranks count an offer's time from when they first see it, and report every 5 s."""
@@ -247,7 +248,12 @@ _RANK_FIELDS = ("switched", "mixed", "waiting", "stuck", "lost", "holding")
 def _plan_live(facts: PoolFacts, desired: Desired, live: dict[int, LiveRecord], offer: Offer) -> bool:
     if desired.plan is None:
         return offer.wave == offer.waves - 1
-    return len(live) == facts.ranks and all(_serve(live, change) for change in desired.plan.changes)
+    return serves_plan(facts, desired.plan, live)
+
+
+def serves_plan(facts: PoolFacts, plan: Plan, live: dict[int, LiveRecord]) -> bool:
+    """Whether all ranks of the group report that they serve every layer of the plan."""
+    return len(live) == facts.ranks and all(_serve(live, change) for change in plan.changes)
 
 
 def _place(record: LiveRecord, offer: Offer) -> str:
