@@ -53,7 +53,8 @@ class Policy:
 def resolve(topology: Topology, experts: int) -> Policy:
     """Turn the policy of a topology into the one that its live ranks allow.
 
-    ``auto`` keeps groups whole where they fit into the nodes and divide evenly over equal ones, and else says why not.
+    ``auto`` keeps groups whole where they fit into the nodes and divide evenly over equal ones, and else says why not. Without
+    expert groups, or on one node, there is nothing to keep whole and nothing to say.
 
     Raises:
         InfeasibleError: ``hierarchical`` was asked for and cannot be; says the smallest change that fits. Or every rank is
@@ -63,7 +64,7 @@ def resolve(topology: Topology, experts: int) -> Policy:
         return Policy(GLOBAL)
     small, _ = topology.live()
     wanted = topology.policy == HIERARCHICAL
-    if not wanted and small.nodes == 1:
+    if not wanted and (small.nodes == 1 or not small.expert_groups):
         return Policy(GLOBAL)
     obstacle = _obstacle(small, experts)
     if wanted and obstacle is not None:
@@ -81,8 +82,6 @@ def resolve(topology: Topology, experts: int) -> Policy:
 def _obstacle(small: Topology, experts: int) -> tuple[str, str] | None:
     """Why the groups cannot stay whole and the smallest change that lets them, or None."""
     groups, nodes = small.expert_groups, small.nodes
-    if groups == 0:
-        return "no expert groups are given", "expert_groups of the model's router"
     if experts % groups:
         divisor = next(number for number in range(min(groups, experts), 0, -1) if experts % number == 0)
         return (
