@@ -7,11 +7,11 @@ read a second time. Prefill computes: its time grows with tokens. The roofline a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placement.checks import real
 from placement.errors import PlacementError, TraceError
 from placement.models import check_cost
 from placement.result import Reason
@@ -31,7 +31,7 @@ class Roofline:
     With ``idle_us = free_tokens = 0`` this is t0 + b x activated experts + p x tokens. ``provenance``: where the numbers are from.
 
     Raises:
-        PlacementError: a number is negative or not finite.
+        PlacementError: a number is negative or not finite, or a rank with tokens could cost nothing.
     """
 
     base_us: float
@@ -43,12 +43,22 @@ class Roofline:
 
     def __post_init__(self) -> None:
         for name in ("base_us", "activated_us", "token_us", "idle_us", "free_tokens"):
-            value = getattr(self, name)
-            if not (isfinite(value) and value >= 0):
-                raise PlacementError(f"roofline.{name} is {value}, must be finite and at least 0")
+            value = real(f"roofline.{name}", getattr(self, name))
+            if value < 0:
+                raise PlacementError(f"roofline.{name} is {value}, must be at least 0")
+        free = not self.token_us or self.free_tokens > 0
+        if free and not self.base_us and not self.activated_us:
+            raise PlacementError("roofline lets tokens cost nothing: give base_us, activated_us or token_us")
 
     def scaled(self, *, weight_read: float, compute: float, provenance: str) -> Roofline:
-        """For other experts or hardware: ``weight_read`` x the time to read an expert, ``compute`` x the time of a token."""
+        """For other experts or hardware: ``weight_read`` x the time to read an expert, ``compute`` x the time of a token.
+
+        Raises:
+            PlacementError: a factor is not finite or not above 0.
+        """
+        for name, value in (("weight_read", weight_read), ("compute", compute)):
+            if real(name, value) <= 0:
+                raise PlacementError(f"{name} is {value}, must be above 0")
         return replace(
             self,
             activated_us=self.activated_us * weight_read,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from placement.checks import whole
 from placement.errors import UnsupportedError
 
 DISPATCH = ("even", "weighted")
@@ -32,8 +33,7 @@ def check_dispatch(dispatch: str, tensor_parallel: int = 1) -> None:
         UnsupportedError: names the rules.
     """
     _check("dispatch", dispatch, DISPATCH_SCORED)
-    if tensor_parallel < 1:
-        raise UnsupportedError(f"tensor_parallel is {tensor_parallel}, must be at least 1")
+    whole("tensor_parallel", tensor_parallel, 1, UnsupportedError)
 
 
 def check_cost(cost: str) -> None:
@@ -55,7 +55,8 @@ def check_effort(effort: str) -> None:
 
 
 def _check(what: str, name: str, usable: tuple[str, ...], known: tuple[str, ...] = ()) -> None:
-    if name in usable:
+    if isinstance(name, str) and name in usable:
         return
-    state = "can be evaluated but not yet minimised" if name in known else "is unknown"
+    scored = isinstance(name, str) and name in known
+    state = "can be evaluated but not yet minimised" if scored else "is unknown"
     raise UnsupportedError(f"{what} {name!r} {state}: use one of {', '.join(usable)}")

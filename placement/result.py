@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placement.checks import whole
+
 if TYPE_CHECKING:
     from placement.bounds import Bound
     from placement.frontier import Frontier
@@ -62,5 +64,9 @@ class Result:
     policy: str = "global"
 
     def at(self, moves: int) -> Placement:
-        """The best map found within ``moves`` moves; with fewer than the repairs need, the repaired map."""
-        return self.paths.placement(self.paths.within(moves))
+        """The best map found within ``moves`` moves; with fewer than the repairs need, the repaired map.
+
+        Raises:
+            PlacementError: ``moves`` is no whole number.
+        """
+        return self.paths.placement(self.paths.within(whole("moves", moves)))

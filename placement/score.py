@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placement.checks import instance
 from placement.cost import Activation, as_cost
 from placement.dispatch import Copies, Dispatcher, as_dispatch, assumptions
 from placement.errors import InfeasibleError, MapError
 from placement.layer import ordered_sum
+from placement.placement import Placement
+from placement.topology import Topology
+from placement.trace import LoadTrace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placement.cost import Roofline
     from placement.dispatch import Dispatch
-    from placement.placement import Placement
     from placement.result import Reason
-    from placement.topology import Topology
-    from placement.trace import LoadTrace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,8 +81,8 @@ def evaluate(
         UnsupportedError: the dispatch or the cost is unknown.
         InfeasibleError: every rank is dead.
     """
-    rule, model = as_dispatch(dispatch), as_cost(cost)
     check_shapes(placement, trace, topology)
+    rule, model = as_dispatch(dispatch), as_cost(cost)
     if not topology.live_ranks:
         raise InfeasibleError(f"all {topology.ranks} ranks are dead: at least 1 must live")
     reasons = assumptions(rule, trace)
@@ -181,8 +182,12 @@ def check_shapes(placement: Placement, trace: LoadTrace, topology: Topology) -> 
     """Refuse a map whose shape or ids do not fit.
 
     Raises:
-        MapError: names both.
+        MapError: names both; or what is given is no ``Placement``.
+        PlacementError: the trace or the topology is none.
     """
+    instance("placement", placement, Placement, MapError)
+    instance("trace", trace, LoadTrace)
+    instance("topology", topology, Topology)
     if placement.slots != topology.slots:
         raise MapError(f"the map has {placement.slots} slots a layer, the topology {topology.slots}")
     if placement.layers != trace.layers:

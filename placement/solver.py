@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placement import bounds, explain
-from placement.errors import MapError
+from placement.checks import instance, whole
+from placement.errors import MapError, PlacementError
 from placement.frontier import Path, Stop, merge
 from placement.groups import Policy, copies, fresh_homes, kept_homes, moved_near, resolve
 from placement.kernel_cache import kernel_threads
@@ -26,6 +27,8 @@ from placement.repair import mend, read_row
 from placement.result import Point, Result
 from placement.score import slot_shares
 from placement.search import GAIN, Halt, Task, Track, cool_down, proposals, walk_away, walk_back
+from placement.topology import Topology
+from placement.trace import LoadTrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +39,6 @@ if TYPE_CHECKING:
     from placement.frontier import Frontier
     from placement.layer import Row
     from placement.node_search import Traffic
-    from placement.topology import Topology
-    from placement.trace import LoadTrace
 
 MOST_SLICES = 256
 """Slices that a search weighs; of more, an evenly spaced choice. The objective always counts them all."""
@@ -110,9 +111,20 @@ def solve(
         InfeasibleError: the live slots cannot hold every expert, or not with groups kept whole where the topology asks for
             that; says the smallest change that fits.
         MapError: ``current`` has another shape than the topology and the trace.
+        PlacementError: an argument is of another type, ``seed`` or ``threads`` is no whole number, or ``threads`` is below 1.
         UnsupportedError: an option is unknown or not built, or ``traffic_weight`` is above 0 and the trace has no routes.
     """
     limits = Limits() if limits is None else limits
+    for name, value, kind in (
+        ("trace", trace, LoadTrace),
+        ("topology", topology, Topology),
+        ("limits", limits, Limits),
+    ):
+        instance(name, value, kind)
+    if not (should_stop is None or callable(should_stop)):
+        raise PlacementError(f"should_stop is {should_stop!r}, must be a function that says yes or no")
+    seed = whole("seed", seed)
+    threads = kernel_threads() if threads is None else whole("threads", threads, 1)
     check_models(dispatch, cost)
     check_effort(effort)
     topology.check_holds(trace.experts)
@@ -139,7 +151,7 @@ def solve(
     )
     size = trace.experts // small.expert_groups if policy.hierarchical else 1
     traffic, ignored = prepare(trace, topology, traffic_weight, dispatcher=dispatcher, group_size=size)
-    with ThreadPoolExecutor(threads or kernel_threads()) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         plain = list(pool.map(lambda at: _solve_layer(ask, at), range(trace.layers)))
         if traffic is None:
             result = _result(ask, topology, plain)

@@ -108,6 +108,7 @@ def improve_shares(placement: Placement, trace: LoadTrace, topology: Topology) -
         MapError: the map's shape or an id does not fit, or an expert with load has no slot on a live rank.
         InfeasibleError: every rank is dead.
     """
+    check_shapes(placement, trace, topology)
     rows = placement.physical_to_logical
     even = slot_shares(placement, topology, trace.experts, weighted=False)
     tried = (even, exact_shares(placement, trace, topology).shares, _descended(placement, trace, topology))
