@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placement.bounds import Bound
-    from placement.groups import Policy
     from placement.limits import Limits
     from placement.placement import Placement, Violation
+    from placement.policy import Policy
     from placement.result import Point
     from placement.topology import Topology
     from placement.trace import LoadTrace

@@ -9,7 +9,8 @@ import numpy as np
 
 from placement.checks import instance, raw_array, real_array, whole
 from placement.errors import MapError
-from placement.groups import main_nodes, resolve
+from placement.groups import main_nodes
+from placement.policy import resolve
 from placement.topology import MOST_SLOTS, Topology
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from placement import bounds, explain
 from placement.checks import instance, whole
 from placement.errors import MapError, PlacementError
 from placement.frontier import Path, Stop, merge
-from placement.groups import Policy, copies, fresh_homes, kept_homes, moved_near, resolve
+from placement.groups import copies, fresh_homes, kept_homes, moved_near
 from placement.kernel_cache import kernel_threads
 from placement.layer import Layer, make_layer, ordered_sum
 from placement.limits import Limits
@@ -22,6 +22,7 @@ from placement.node_search import home_steps, measured, node_assignment, prepare
 from placement.nodes import HomeSearch
 from placement.packing import pack
 from placement.placement import Placement
+from placement.policy import Policy, resolve
 from placement.relabel import relabel
 from placement.repair import mend, read_row
 from placement.result import Point, Result
@@ -127,6 +128,9 @@ def solve(
     threads = kernel_threads() if threads is None else whole("threads", threads, 1)
     check_models(dispatch, cost)
     check_effort(effort)
+    topology.check_alive(trace.experts)
+    # Before the slots alone are looked at: whole groups may need more of them.
+    policy = resolve(topology, trace.experts)
     topology.check_holds(trace.experts)
     live_map = _live_map(current, trace, topology)
     small, live_slots = topology.live()
@@ -135,7 +139,6 @@ def solve(
         if live_map is None
         else slot_shares(live_map, topology, trace.experts, weighted=dispatch == "weighted")
     )
-    policy = resolve(topology, trace.experts)
     ask = _Ask(
         trace,
         live_map,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -31,7 +33,7 @@ class Topology:
     ``speeds``: relative speed of every rank, in any unit; empty = all equal. ``dead``: ranks that serve nothing.
     ``expert_groups``: number of equal runs of consecutive experts of which each is to keep all copies on one node; 0 = none.
     ``policy``: ``hierarchical`` = groups must stay whole, ``global`` = they need not, ``auto`` = they do where they can
-    (``groups.resolve`` says which it became, and so does the result of a solve).
+    (``policy.resolve`` says which it became, and so does the result of a solve).
 
     Raises:
         TopologyError: a length, a node number, a speed, a dead rank or the policy does not fit.
@@ -176,19 +178,36 @@ class Topology:
         )
         return small, np.flatnonzero(np.isin(self.rank_of_slot(), keep))
 
+    def check_alive(self, experts: int) -> None:
+        """Refuse a pool without a live rank.
+
+        Raises:
+            InfeasibleError: names the fewest ranks whose slots hold every expert, or that not even all of them do.
+        """
+        if self.live_ranks:
+            return
+        held = list(accumulate(sorted(self.slots_of_rank, reverse=True)))
+        fewest = bisect_left(held, experts) + 1
+        text = f"all {self.ranks} ranks are dead: "
+        if fewest > self.ranks:
+            raise InfeasibleError(
+                f"{text}with all alive {held[-1]} slots would hold {experts} experts, "
+                f"{experts - held[-1]} too few"
+            )
+        raise InfeasibleError(f"{text}at least {fewest} must live")
+
     def check_holds(self, experts: int) -> None:
         """Refuse a pool whose live slots cannot hold every expert.
 
         Raises:
             InfeasibleError: names the smallest number of slots per rank, of redundant slots and of ranks that fits; where
-                ranks have unequal slots, the number of slots to add.
+                ranks have unequal slots, the number of slots to add. Or every rank is dead.
         """
+        self.check_alive(experts)
         live = self.live_ranks
         usable = sum(self.slots_of_rank[rank] for rank in live)
-        if live and usable >= experts:
+        if usable >= experts:
             return
-        if not live:
-            raise InfeasibleError(f"all {self.ranks} ranks are dead: at least 1 must live")
         need = -(-experts // len(live))
         widest = max(self.slots_of_rank[rank] for rank in live)
         text = (
