@@ -191,8 +191,8 @@ class Topology:
         text = f"all {self.ranks} ranks are dead: "
         if fewest > self.ranks:
             raise InfeasibleError(
-                f"{text}with all alive {held[-1]} slots would hold {experts} experts, "
-                f"{experts - held[-1]} too few"
+                f"{text}all of them alive would have {held[-1]} slots for {experts} experts: "
+                f"add at least {experts - held[-1]} slots"
             )
         raise InfeasibleError(f"{text}at least {fewest} must live")
 

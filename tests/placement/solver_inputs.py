@@ -32,6 +32,20 @@ def nodes_of_groups(placement, topology, experts):
     ]
 
 
+def arrivals(new, old, topology, experts):
+    """Slots whose expert was not on their rank before."""
+    rank_of_slot = topology.rank_of_slot()
+    total = 0
+    for row, before in zip(new, np.asarray(old), strict=True):
+        had = {
+            (r, e) for r, e in zip(rank_of_slot.tolist(), before.tolist(), strict=True) if 0 <= e < experts
+        }
+        total += sum(
+            e >= 0 and (r, e) not in had for r, e in zip(rank_of_slot.tolist(), row.tolist(), strict=True)
+        )
+    return total
+
+
 def best_max(loads, ranks, slots_per_rank):
     """Lowest possible hottest rank of any map without twins that fills every slot, by trying all of them."""
     experts = range(len(loads))

@@ -90,7 +90,7 @@ def test_no_live_rank(case):
     widest = sorted(range(topology.ranks), key=lambda rank: -topology.slots_of_rank[rank])
     fewest = number(message, r"at least (\d+) must live")
     if fewest is None:
-        short = number(message, r"(\d+) too few")
+        short = number(message, r"add at least (\d+) slots")
         alive = replace(topology, dead=frozenset())
         assert refusal(with_more(alive, short, [0]), experts) is None
         assert refusal(with_more(alive, short - 1, [0]), experts) is not None
