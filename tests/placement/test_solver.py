@@ -48,11 +48,15 @@ def test_sol_01_redundant_copies_reach_the_optimum_without_twins():
     assert evaluate(result.placement, trace, topology).rank_load.max() <= 36.5
 
 
-def test_sol_01_at_full_size_has_no_twins():
-    """SOL-01: 256 experts and 32 redundant slots on 32 ranks of 2 nodes."""
-    topology = Topology.uniform(ranks=32, nodes=2, slots_per_rank=9)
+@pytest.mark.parametrize(("groups", "policy"), [(0, "global"), (16, "hierarchical")])
+def test_sol_01_at_full_size_has_no_twins(groups, policy):
+    """SOL-01: 256 experts, in 16 groups or none, and 32 redundant slots on 32 ranks of 2 nodes."""
+    topology = Topology.uniform(ranks=32, nodes=2, slots_per_rank=9, expert_groups=groups)
     loads = np.rint(np.random.default_rng(1).lognormal(5, 1.5, 256)).astype(np.int64)
-    assert violations(solve(one_slice(loads), topology, effort="fast").placement, topology, 256) == []
+    result = solve(one_slice(loads), topology, effort="fast")
+    assert result.policy == policy
+    assert violations(result.placement, topology, 256) == []
+    assert (result.placement.physical_to_logical >= 0).all()
 
 
 def test_sol_03_without_redundancy_it_still_packs():
@@ -90,6 +94,32 @@ def test_pln_03_an_expert_that_stays_on_its_rank_keeps_its_slot():
         for rank, before in zip(row, old, strict=True):
             kept = set(rank.tolist()) & set(before.tolist())
             assert rank[rank == before].tolist() == [e for e in before.tolist() if e in kept]
+
+
+@pytest.mark.parametrize("first", [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [[2, 1], [0, 3]]])
+@pytest.mark.parametrize(
+    "loads", [[[50, 50, 10, 10], [50, 10, 50, 10]], [[50, 10, 50, 10], [50, 50, 10, 10]]]
+)
+def test_pln_04_alternating_hot_experts_are_not_chased(first, loads):
+    """PLN-04: over 10 intervals at most 2 plans that move, the last ending at {0, 3}, {1, 2}; no expert comes back within 3."""
+    topology = Topology.uniform(ranks=2, slots_per_rank=2)
+    ranks_of = [np.array(first).ravel()]
+    moved = []
+    for interval in range(10):
+        seen = [loads[at % 2] for at in range(max(0, interval - 3), interval + 1)]
+        result = solve(LoadTrace(np.array(seen)[:, None]), topology, ranks_of[-1][None])
+        moved.append(result.moves > 0)
+        ranks_of.append(result.placement.physical_to_logical[0])
+    assert sum(moved) <= 2
+    assert not any(moved[2:])
+    assert {frozenset(pair) for pair in ranks_of[-1].reshape(2, 2).tolist()} == {
+        frozenset((0, 3)),
+        frozenset((1, 2)),
+    }
+    assert max(np.array(loads)[:, pair].sum(axis=1).max() for pair in ([0, 3], [1, 2])) == 60
+    for at in range(len(ranks_of) - 2):
+        left = ranks_of[at + 1] != ranks_of[at]
+        assert not any((later[left] == ranks_of[at][left]).any() for later in ranks_of[at + 2 : at + 5])
 
 
 def test_pln_04_a_dominant_expert_is_not_moved_but_told():
