@@ -162,7 +162,8 @@ class Activation:
 
         ``tokens``: int64 [slices, slots], tokens of each slot's expert; ``parts``: float64 [slices or 1, slots].
         One-step slices: 1 - (1 - part)^tokens, each token going to the slot with chance ``part``; with ``whole``, min(1, part x
-        tokens), the tokens being counted. Else 1 - (1 - part x p)^B, p = tokens / (steps x B) (field notes 2.10).
+        tokens), the tokens being counted. Else 1 - (1 - part x p)^B, p = tokens / (steps x B) (field notes 2.10),
+        and part x p x B with less than one token a step.
         """
         if self.batch is None:
             if whole:
@@ -171,5 +172,8 @@ class Activation:
             return counted
         batch = self.batch[:, None]
         chosen = np.minimum(1.0, parts * tokens / (self.steps[:, None] * batch))
-        expected: NDArray[np.float64] = 1.0 - (1.0 - chosen) ** batch
+        # Below one token a step, most steps have none and the others one: a power would count splitting as a saving.
+        expected: NDArray[np.float64] = np.where(
+            batch < 1, batch * chosen, 1.0 - (1.0 - chosen) ** np.maximum(batch, 1.0)
+        )
         return expected
