@@ -128,3 +128,9 @@ def test_more_copies_are_never_fewer_activations(batch, steps, tokens, copies):
     )
     assert copies * each[0, 0] >= one[0, 0] * (1 - 1e-9)
     assert 0 <= each[0, 0] <= one[0, 0] <= 1
+
+
+def test_with_less_than_one_token_a_step_an_expert_is_read_once_a_token():
+    """10 tokens in 100 steps of a quarter token each: every tenth step reads the expert, half of them this copy."""
+    activation = Activation(np.array([100.0]), np.array([0.25]))
+    assert activation.chance(np.array([[10]]), np.array([[0.5]]), whole=False)[0, 0] == pytest.approx(0.05)

@@ -152,3 +152,34 @@ def test_uneven_ranks_are_told_how_many_slots_more_each():
         InfeasibleError, match=r"use at least 1 more slots on every rank \(1 redundant slots\)"
     ):
         resolve(topology, 4)
+
+
+@pytest.mark.parametrize(
+    ("topology", "experts", "cure"),
+    [
+        (
+            Topology((2,) * 4, (0, 1, 2, 3), expert_groups=3, policy="hierarchical"),
+            8,
+            "4 groups or policy global",
+        ),
+        (
+            Topology((1, 1, 1, 3), (0, 1, 2, 3), expert_groups=3, policy="hierarchical"),
+            6,
+            "at most 2 nodes or policy global",
+        ),
+        (
+            Topology.uniform(ranks=9, nodes=3, slots_per_rank=18, expert_groups=9, policy="hierarchical"),
+            160,
+            r"8 groups and at least 20 slots per rank \(20 redundant slots\) or policy global",
+        ),
+        (
+            Topology((1,) * 4, (0, 0, 1, 1), expert_groups=3, policy="hierarchical"),
+            6,
+            r"at least 2 slots per rank \(2 redundant slots\)",
+        ),
+    ],
+)
+def test_the_cure_is_whole(topology, experts, cure):
+    """Groups that every node gets one of; nodes before slots; all of it where one change alone is not enough."""
+    with pytest.raises(InfeasibleError, match=f": use {cure}$"):
+        resolve(topology, experts)

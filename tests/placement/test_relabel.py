@@ -71,11 +71,11 @@ def test_an_assignment_is_the_best_of_all_and_names_as_little_anew_as_it_can(gai
 
 
 @given(st.integers(0, 2**32))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=200)
 def test_no_group_goes_to_a_rank_of_another_make(seed):
     """Whatever would be kept by it: every rank keeps the number of experts that it has slots for."""
     rng = np.random.default_rng(seed)
-    sizes, speeds = rng.choice([1, 2, 4], 6), rng.choice([0.5, 1.0], 6)
+    sizes, speeds = rng.choice([1, 2], 6), rng.choice([0.5, 1.0, 1.0, 1.0], 6)
     layer = layer_of(np.ones(int(sizes.sum())), sizes, speeds)
     current, row = rng.permutation(layer.slots), rng.permutation(layer.slots)
     named = relabel(layer, row, current)
