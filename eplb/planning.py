@@ -32,7 +32,7 @@ class Planning:
 
     def __init__(self, facts: PoolFacts, config: PoolConfig) -> None:
         self._facts, self._config = facts, config
-        self._planner = Planner(config.solver.deadline_s)
+        self._planner = Planner(config.solver.deadline_s, config.dispatch)
         self._base: NDArray[np.int32] | None = None
         self.plan: Plan | None = None
 

@@ -168,12 +168,71 @@ class Activation:
         if self.batch is None:
             if whole:
                 return np.minimum(1.0, parts * tokens)
-            counted: NDArray[np.float64] = 1.0 - (1.0 - np.minimum(parts, 1.0)) ** tokens
-            return counted
+            return 1.0 - _power(1.0 - np.minimum(parts, 1.0), tokens)
         batch = self.batch[:, None]
         chosen = np.minimum(1.0, parts * tokens / (self.steps[:, None] * batch))
         # Below one token a step, most steps have none and the others one: a power would count splitting as a saving.
+        few = batch * chosen
         expected: NDArray[np.float64] = np.where(
-            batch < 1, batch * chosen, 1.0 - (1.0 - chosen) ** np.maximum(batch, 1.0)
+            batch < 1, few, 1.0 - _power(1.0 - chosen, np.maximum(batch, 1.0))
         )
         return expected
+
+    def only(self, slices: NDArray[np.int64]) -> Activation:
+        """The same for some of the slices, int64 [kept]."""
+        return Activation(self.steps[slices], None if self.batch is None else self.batch[slices])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clock:
+    """A roofline and what is known of the steps of a trace."""
+
+    model: Roofline
+    activation: Activation
+
+    def least_us(self, tokens: NDArray[np.int64], speed: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Time of every rank if work could be cut at will, float64 [slices]: one copy an expert, spread by speed.
+
+        ``tokens``: int64 [slices, experts]; ``speed``: float64 [live ranks].
+        """
+        ranks, experts = len(speed), tokens.shape[1]
+        read = self.read(tokens)
+        each = tokens.sum(axis=1) / self.activation.steps / ranks
+        time = self.model.us(np.full(1, experts / ranks), read / ranks, each)
+        least: NDArray[np.float64] = time * ranks / speed.sum()
+        return least
+
+    def read(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Experts that a step of every slice activates where none has two copies, float64 [slices]."""
+        read: NDArray[np.float64] = self.activation.chance(tokens, np.ones((1, 1)), whole=False).sum(axis=1)
+        return read
+
+    def copy_us(self, tokens: NDArray[np.int64], copies: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Time that one of ``copies`` copies adds to its rank when they share evenly, float64 [slices, experts].
+
+        ``tokens``: int64 [slices, experts]; ``copies``: int64, in their shape or one for all. Tokens that are free on one copy are
+        not credited to another, so that a rank's time is at most the sum.
+        """
+        parts = 1.0 / copies
+        read = self.activation.chance(tokens, parts, whole=False)
+        each = tokens * parts / self.activation.steps[:, None]
+        return self.model.us(np.ones(1), read, each) - self.model.base_us
+
+
+def _power(
+    base: NDArray[np.float64], exponent: NDArray[np.int64] | NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``base`` to the power of ``exponent`` >= 0 by products and square roots, which every machine rounds alike."""
+    shape = np.broadcast_shapes(base.shape, exponent.shape)
+    whole = np.floor(exponent).astype(np.int64)
+    rest = np.asarray(exponent - whole, dtype=np.float64)
+    result, square = np.ones(shape), base
+    while whole.any():
+        result = np.where(whole & 1, result * square, result)
+        square, whole = square * square, whole >> 1
+    root = base
+    while rest.any():
+        root, rest = np.sqrt(root), rest * 2
+        result = np.where(rest >= 1, result * root, result)
+        rest %= 1.0
+    return result

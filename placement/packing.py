@@ -68,7 +68,7 @@ class _Table:
         self.may = layer.allowed()[:-1]
         self.free = layer.capacity()
         self.costs = np.zeros((layer.ranks, len(layer.weights)))
-        self.unit = np.ascontiguousarray((layer.loads[:, :-1] / counts).T)
+        self.unit = np.ascontiguousarray(layer.unit(counts).T)
 
     def place(self, order: NDArray[np.int64], first: int) -> int:
         """Place the copies ``order[first:]`` and return the place of the first that fits nowhere."""

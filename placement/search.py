@@ -152,7 +152,7 @@ def cool_down(layer: Layer, row: Row, task: Task) -> Row:
     cold = cold_temperature(layer, lowest)
     hot = max(32 * cold, 2.0 / layer.slots**2)
     state.now[kernel.TEMPERATURE] = hot
-    state.now[kernel.COOLING] = _cooling(cold / hot, task.proposals)
+    state.now[kernel.COOLING] = cooling(cold / hot, task.proposals)
     for _ in _chunks(state, layer, task, 0):
         found = state.kept_rows[0].astype("int64")
         value = layer.value(found)
@@ -227,7 +227,7 @@ def _chunks(state: State, layer: Layer, task: Task, home_share: int) -> Iterator
         yield
 
 
-def _cooling(reach: float, proposals: int) -> float:
+def cooling(reach: float, proposals: int) -> float:
     """Factor every ``COOL_EVERY`` proposals that leads to ``reach``, from products and roots alone."""
     steps = max(1, proposals // kernel_anneal.COOL_EVERY)
     factor, spanned = reach, 1

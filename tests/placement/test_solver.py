@@ -347,9 +347,8 @@ def test_a_solve_stopped_midway_keeps_what_it_found():
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"dispatch": "hash_row"}, "hash_row.*not yet minimised"),
         ({"dispatch": "?"}, "unknown"),
-        ({"cost": "roofline"}, "roofline.*not yet minimised"),
+        ({"cost": "flops"}, "unknown"),
         ({"effort": "huge"}, "effort 'huge' is unknown: use one of fast, normal, thorough"),
         ({"traffic_weight": 0.5}, "traffic_weight is 0.5, but the trace carries no routes"),
     ],
