@@ -66,9 +66,10 @@ def rows_near(track: Track, start: Row, live: Row, task: Task, other: Layer | No
         return ()
     half, quarter = replace(task, proposals=task.proposals // 2), replace(task, proposals=task.proposals // 4)
     found = list(walk_split(track.layer, start, live, half))
-    if other is not None and not task.halt.asked:
-        fresh = relabel(other, cool_split(other, track.best()[1], quarter), start)
-        # Between two choices of home nodes groups would be split.
+    _, best = track.best()
+    # Between two choices of home nodes groups would be split.
+    if other is not None and other.allowed()[best, other.rank_of_slot].all() and not task.halt.asked:
+        fresh = relabel(other, cool_split(other, best, quarter), start)
         layer = track.layer if other.home is None else other
         found += walk_split(layer, fresh, live, quarter, back=True)
     return tuple(sorted(found, key=track.moves))

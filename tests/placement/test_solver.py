@@ -22,7 +22,7 @@ from placement import (
 )
 
 
-def check_frontier(result, topology, trace):
+def check_frontier(result, topology, trace, dispatch="even"):
     """Moves rise, the objective falls, every point is a valid map with the objective it claims."""
     for one, two in pairwise(result.frontier):
         assert one.moves <= two.moves
@@ -32,7 +32,7 @@ def check_frontier(result, topology, trace):
         at = result.at(point.moves)
         assert violations(at, topology, trace.experts) == []
         if trace.tokens.any():
-            assert evaluate(at, trace, topology).mean_ratio == pytest.approx(
+            assert evaluate(at, trace, topology, dispatch=dispatch).mean_ratio == pytest.approx(
                 last.objective, rel=1e-9, nan_ok=True
             )
 
@@ -155,7 +155,7 @@ def test_from_any_live_map_it_is_valid_and_never_worse(case, dispatch, moves):
     topology, trace, rows = case
     result = solve(trace, topology, rows, dispatch=dispatch, effort="fast", limits=Limits(moves=moves))
     assert violations(result.placement, topology, trace.experts) == []
-    check_frontier(result, topology, trace)
+    check_frontier(result, topology, trace, dispatch)
     codes = [reason.code for reason in result.reasons]
     if not violations(Placement(rows), topology, trace.experts) and result.objective_start is not None:
         assert result.objective <= result.objective_start
