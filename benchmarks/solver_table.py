@@ -117,7 +117,7 @@ def greedy(summed: NDArray[np.float64], ranks: int, slots_per_rank: int) -> NDAr
 
 def held_out(data: Path, efforts: list[str], seeds: list[int], wheel: Path | None) -> None:
     """Held-out excess of identity, greedy, FlashLB and ours, mean over the seeds."""
-    _check_folder(data)
+    check_folder(data)
     flash = None if wheel is None else flashlb.load(wheel)
     known = seeds == [0, 1, 2]
     print(f"held-out excess, seeds {seeds}; FlashLB {'as measured before' if flash is None else 'run now'}")
@@ -142,7 +142,7 @@ def held_out(data: Path, efforts: list[str], seeds: list[int], wheel: Path | Non
         )
 
 
-def _check_folder(data: Path) -> None:
+def check_folder(data: Path) -> None:
     if not data.is_dir():
         sys.exit(f"{data} is not here: name the folder of recorded routing data with --data")
 
@@ -171,14 +171,14 @@ def _held_out_row(
     topology = Topology.uniform(ranks=ranks, slots_per_rank=slots)
     found = []
     for seed in seeds:
-        plan, score = _slices(data / f"{name}.npz", experts, group, seed)
+        plan, score = halves(data / f"{name}.npz", experts, group, seed)
         started_s = time.process_time()
         ours = solve(plan, topology, effort=effort).placement
         cpu_s = time.process_time() - started_s
         identity = Placement(np.tile(np.arange(ranks * slots) % experts, (plan.layers, 1)))
         maps = [identity, on_sums(plan, ranks, slots)]
         if flash is not None:
-            maps.append(_each(plan, lambda tokens: flash(tokens, ranks, slots)))
+            maps.append(each_layer(plan, lambda tokens: flash(tokens, ranks, slots)))
         excess = [evaluate(map_, score, topology).mean_ratio - 1 for map_ in maps]
         excess += [float("nan")] * (3 - len(maps))
         excess += [evaluate(ours, part, topology).mean_ratio - 1 for part in (score, plan)]
@@ -186,26 +186,26 @@ def _held_out_row(
     return HeldOut(*(float(value) for value in np.mean(found, axis=0)))
 
 
-def _each(trace: LoadTrace, solved: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Placement:
+def each_layer(trace: LoadTrace, solved: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Placement:
     """The map of a method that solves one layer's tokens, int64 [slices, experts]."""
     return Placement(np.stack([solved(trace.tokens[:, at]) for at in range(trace.layers)]))
 
 
 def on_sums(trace: LoadTrace, ranks: int, slots_per_rank: int) -> Placement:
     """The map of the greedy baseline, which sees the sum of all slices."""
-    return _each(trace, lambda tokens: greedy(tokens.sum(axis=0).astype(float), ranks, slots_per_rank))
+    return each_layer(trace, lambda tokens: greedy(tokens.sum(axis=0).astype(float), ranks, slots_per_rank))
 
 
 def why(data: Path, seeds: list[int]) -> None:
     """The ratio of plans on sums and on slices, measured both ways, on seen and unseen load."""
-    _check_folder(data)
+    check_folder(data)
     print(f"ratio, seeds {seeds}: plan summed, unseen summed, plan by slice, unseen by slice")
     for name, experts, ranks, redundant, group in (HELD_OUT[0], HELD_OUT[4]):
         slots = (experts + redundant) // ranks
         topology = Topology.uniform(ranks=ranks, slots_per_rank=slots)
         found = []
         for seed in seeds:
-            plan, score = _slices(data / f"{name}.npz", experts, group, seed)
+            plan, score = halves(data / f"{name}.npz", experts, group, seed)
             summed, later = (LoadTrace(part.tokens.sum(axis=0, keepdims=True)) for part in (plan, score))
             maps = (
                 on_sums(plan, ranks, slots),
@@ -235,7 +235,7 @@ def shares() -> None:
     print(f"exact shares, 58 x 288: CPU {cpu_s:.3f} s; even {before:.4f}, exact {after:.4f}")
 
 
-def _slices(file: Path, experts: int, group: int, seed: int) -> tuple[LoadTrace, LoadTrace]:
+def halves(file: Path, experts: int, group: int, seed: int) -> tuple[LoadTrace, LoadTrace]:
     """Plan and score slices of one domain each, every slice and layer scaled to 10 000 tokens."""
     with np.load(file) as stored:
         picks, offsets, domain = stored["picks"], stored["offsets"], stored["domain"]
