@@ -237,7 +237,8 @@ def index(s: State) -> None:
     """Compute counts, holders, spare slots, blocked pairs and arrivals from ``s.row``; forbidden pairs stay so."""
     ranks, experts = s.sizes[1], s.sizes[2]
     s.counts[:] = 0
-    s.blocked[:] &= FORBIDDEN
+    for pair in range(len(s.blocked)):
+        s.blocked[pair] &= FORBIDDEN
     arrivals = 0
     for slot in range(len(s.row)):
         expert, rank = s.row[slot], s.rank_of_slot[slot]
@@ -299,3 +300,12 @@ def begin(s: State) -> None:
     index(s)
     refresh(s)
     keep(s)
+
+
+@compiled
+def restore(s: State) -> None:
+    """Return to the row that is kept for no moves."""
+    for slot in range(len(s.row)):
+        s.row[slot] = s.kept_rows[0, slot]
+    index(s)
+    refresh(s)

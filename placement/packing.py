@@ -72,8 +72,10 @@ class _Table:
 
     def place(self, order: NDArray[np.int64], first: int) -> int:
         """Place the copies ``order[first:]`` and return the place of the first that fits nowhere."""
+        sums = np.zeros((3, len(self.layer.weights)))
         return pack_copies(
-            order, first, self.unit, self.layer.weights, self.layer.inverse_speed, self.may, self.has, self.free, self.costs
+            order, first, self.unit, self.layer.weights, self.layer.inverse_speed, self.may, self.has, self.free, self.costs,
+            np.zeros_like(self.costs), sums,
         )  # fmt: skip
 
     def _add(self, expert: int, rank: int, copies: int) -> None:
