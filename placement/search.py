@@ -140,40 +140,66 @@ def cold_temperature(layer: Layer, value: float) -> float:
     return 0.03 * max(value - 1.0, 1e-6) / layer.slots
 
 
-def cool_down(layer: Layer, row: Row, task: Task) -> Row:
-    """Anneal from ``row`` without regard to moves and return the best row, by the objective itself.
+def cool_down(layer: Layer, starts: list[Row], task: Task) -> Row:
+    """Anneal without regard to moves from each of ``starts`` and return the best row, by the objective itself.
 
-    It starts 32 times as hot as it ends, and hotter where few slots make every step large.
+    The starts share the proposals and the evaluations of ``task``.
     """
-    best, lowest = levelled(layer, row, task)
+    share = replace(
+        task, proposals=task.proposals // len(starts), evaluations=task.evaluations // len(starts)
+    )
+    best, lowest = starts[0], layer.value(starts[0])
+    for start in starts:
+        if lowest <= task.goal or task.halt:
+            break
+        found = _cooled(layer, start, share)
+        value = layer.value(found)
+        if value < lowest - GAIN:
+            best, lowest = found, value
+    return best
+
+
+def _cooled(layer: Layer, row: Row, task: Task) -> Row:
+    """Anneal from one row: 32 times as hot as at the end to begin with, and hotter where few slots make every step large.
+
+    One flat slice is levelled before and after.
+    """
+    state = make_state(layer, row, seed=task.seed)
+    _level(state, layer, task)
+    lowest = layer.value(_kept(state))
     if lowest <= task.goal or task.proposals < 1:
-        return best
-    state = make_state(layer, best, seed=task.seed)
+        return _kept(state)
     cold = cold_temperature(layer, lowest)
     hot = max(32 * cold, 2.0 / layer.slots**2)
     state.now[kernel.TEMPERATURE] = hot
     state.now[kernel.COOLING] = cooling(cold / hot, task.proposals)
+    best = _kept(state)
     for _ in _chunks(state, layer, task, 0):
-        found = state.kept_rows[0].astype("int64")
+        found = _kept(state)
         value = layer.value(found)
         if value < lowest - GAIN:
             best, lowest = found, value
         if lowest <= task.goal:
-            break
-    return levelled(layer, best, task)[0]
+            return best
+    if len(layer.weights) > 1:
+        return best
+    kernel.restore(state)
+    _level(state, layer, task)
+    return _kept(state)
 
 
-def levelled(layer: Layer, row: Row, task: Task) -> tuple[Row, float]:
-    """With one slice, make the best swaps of the costliest rank until none helps; returns the row and its objective."""
-    value = layer.value(row)
-    if len(layer.weights) > 1 or layer.ranks < 2 or value <= task.goal or task.halt:
-        return row, value
+def _kept(state: State) -> Row:
+    """The best row of a search that does not count moves."""
+    found: Row = state.kept_rows[0].astype("int64")
+    return found
+
+
+def _level(state: State, layer: Layer, task: Task) -> None:
+    """With one slice, make the best swaps of the costliest rank until none helps."""
+    if len(layer.weights) > 1 or layer.ranks < 2 or state.kept_values[0] <= task.goal or task.halt:
+        return
     exchanges = layer.slots * int(layer.capacity().max())
-    state = make_state(layer, row, seed=task.seed)
     kernel_anneal.level(state, min(MOST_LEVELLING * layer.slots, task.evaluations // exchanges))
-    found = state.kept_rows[0].astype("int64")
-    after = layer.value(found)
-    return (found, after) if after < value - GAIN else (row, value)
 
 
 def walk_away(row: Row, track: Track, live: Row, task: Task) -> None:

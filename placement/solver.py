@@ -14,7 +14,7 @@ from placement import bounds, deals, explain
 from placement.checks import instance, whole
 from placement.errors import MapError, PlacementError
 from placement.frontier import Path, Stop, merge
-from placement.groups import copies, fresh_homes, kept_homes, moved_near
+from placement.groups import fresh_homes, kept_homes, moved_near
 from placement.judge import Judge, not_worse, plain_stops
 from placement.kernel_cache import kernel_threads
 from placement.layer import Layer, make_layer, ordered_sum
@@ -23,7 +23,6 @@ from placement.models import check_effort
 from placement.node_search import home_steps, measured, node_assignment, prepare, priced
 from placement.nodes import HomeSearch
 from placement.objective import Objective
-from placement.packing import pack
 from placement.placement import EMPTY, Placement
 from placement.policy import Policy, resolve
 from placement.relabel import relabel
@@ -33,6 +32,7 @@ from placement.score import slot_shares
 from placement.search import Halt, Task, Track, cool_down, proposals, walk_away, walk_back
 from placement.split import mean_loads
 from placement.split_search import cool_split, rows_near
+from placement.starts import packed, starts
 from placement.time_bound import time_bound
 from placement.topology import Topology
 from placement.trace import LoadTrace
@@ -265,8 +265,7 @@ def _serves(layer: Layer, row: Row) -> bool:
 
 
 def _cold_stops(ask: _Ask, full: Layer, few: Layer, at: int, task: Task) -> tuple[Stop, ...]:
-    row = _packed(few)
-    best = cool_down(few, row, task) if full.loaded else row
+    best = cool_down(few, starts(few), task) if full.loaded else packed(few)
     judge, moves = _judge(ask, full, at), int(full.capacity().sum())
     if judge is None:
         return (Stop(moves, full.value(best), best),)
@@ -293,7 +292,7 @@ def _search_from(track: Track, rows: _Rows, task: Task, *, fresh_too: bool) -> N
     walk_away(rows.start, track, rows.live, half)
     if track.best()[0] <= task.goal or not quarter.proposals or task.halt.asked:
         return
-    fresh = relabel(rows.other, cool_down(rows.other, _packed(rows.other), quarter), rows.start)
+    fresh = relabel(rows.other, cool_down(rows.other, starts(rows.other), quarter), rows.start)
     # Between two choices of home nodes groups would be split: the way back ends where the fresh homes end.
     aside = track if rows.other.home is None else Track(rows.other, track.start)
     walk_back(fresh, aside, rows.live, quarter)
@@ -312,13 +311,6 @@ def _task(ask: _Ask, layer: Layer, at: int, least: float) -> Task:
 
 def _goal(ask: _Ask, least: float) -> float:
     return least * (1 + ask.limits.slack / 10) + 1e-5
-
-
-def _packed(layer: Layer) -> Row:
-    loads = layer.loads[:, :-1]
-    mean = (loads * layer.weights[:, None]).sum(axis=0)
-    spread = np.sqrt((np.square(loads - mean) * layer.weights[:, None]).sum(axis=0))
-    return pack(layer, copies(layer, mean + spread), mean + spread)
 
 
 def _layer_weights(trace: LoadTrace) -> NDArray[np.float64]:
