@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from placement.layer import Layer, Row
 
 FEW_SLOTS = 64
-"""Up to this many slots a search of one slice also starts from other copy counts of the hottest expert."""
+"""Up to this many slots a map of one slice is coarse."""
+
+
+def coarse(layer: Layer) -> bool:
+    """Whether a copy more or less, or one exchange, is a large step: one slice and few slots."""
+    return len(layer.weights) == 1 and layer.slots <= FEW_SLOTS
 
 
 def packed(layer: Layer) -> Row:
@@ -26,12 +31,12 @@ def packed(layer: Layer) -> Row:
 
 
 def starts(layer: Layer) -> list[Row]:
-    """``packed``, and where one flat slice of few slots makes a copy more or less a large step, rows with other counts.
+    """``packed``, and for a ``coarse`` layer one row for every number of copies of its hottest expert.
 
-    In those the hottest expert has each number of copies that fits, and the greedy rule shares out the other slots.
+    The greedy rule shares out the other slots.
     """
     first = packed(layer)
-    if len(layer.weights) > 1 or layer.slots > FEW_SLOTS or layer.home is not None:
+    if not coarse(layer) or layer.home is not None:
         return [first]
     loads = layer.loads[0, :-1]
     found = {tuple(layer.replicas(first)[:-1].tolist()): first}
