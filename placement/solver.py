@@ -20,8 +20,16 @@ from placement.kernel_cache import kernel_threads
 from placement.layer import Layer, make_layer, ordered_sum
 from placement.limits import Limits
 from placement.models import check_effort
-from placement.node_search import home_steps, measured, node_assignment, prepare, priced
-from placement.nodes import HomeSearch
+from placement.node_search import (
+    choice_of,
+    measured,
+    node_assignment,
+    node_proposals,
+    parts_of,
+    prepare,
+    priced,
+)
+from placement.nodes import NodeSearch
 from placement.objective import Objective
 from placement.placement import EMPTY, Placement
 from placement.policy import Policy, resolve
@@ -48,6 +56,7 @@ if TYPE_CHECKING:
     from placement.frontier import Frontier
     from placement.layer import Row
     from placement.node_search import Traffic
+    from placement.parts import Parts
 
 MOST_SLICES = 256
 """Slices that a search weighs; of more, an evenly spaced choice. The objective always counts them all."""
@@ -100,6 +109,7 @@ def solve(
     cost: str | Roofline = "tokens",
     traffic_weight: float = 0.0,
     dispatcher: str = "node_dedupe",
+    choice: str | None = None,
     effort: str = "normal",
     seed: int = 0,
     should_stop: Callable[[], bool] | None = None,
@@ -117,7 +127,8 @@ def solve(
     one per core (or NUMBA_NUM_THREADS); the result does not depend on it.
     ``traffic_weight``: with routes in the trace, how much tokens that touch few nodes count beside balance: 4 × weight × (mean
     nodes touched - 1 on held-out routes) is added to the objective (``node_search``). ``dispatcher``: what the engine sends
-    (``traffic.DISPATCHERS``); where no placement can save traffic the weight is ignored, with a reason.
+    (``traffic.DISPATCHERS``); where no placement can save traffic the weight is ignored, with a reason. ``choice``: which copy of
+    an expert the traffic counts on (``choice.CHOICES``), None = the one that belongs to ``dispatch``.
     The chosen point has the fewest moves whose objective is within ``limits.slack`` of the bound, or else of the best found;
     a cold start takes the best found. It is never worse than a ``current`` without violations.
 
@@ -166,7 +177,14 @@ def solve(
         mean_loads(trace) if weighted else None,
     )
     size = trace.experts // small.expert_groups if policy.hierarchical else 1
-    traffic, ignored = prepare(trace, topology, traffic_weight, dispatcher=dispatcher, group_size=size)
+    traffic, ignored = prepare(
+        trace,
+        topology,
+        traffic_weight,
+        dispatcher=dispatcher,
+        group_size=size,
+        choice=choice_of(objective.rule.name, choice),
+    )
     with ThreadPoolExecutor(threads) as pool:
         plain = list(pool.map(lambda at: _solve_layer(ask, at), range(trace.layers)))
         if traffic is None:
@@ -180,13 +198,34 @@ def solve(
 
 
 def _heed_traffic(ask: _Ask, traffic: Traffic, at: int, plain: _Answer) -> _Answer:
-    """Let rows whose experts keep to home nodes compete with the plain ones, the traffic counted in the objective."""
-    steps = home_steps(ask.effort, ask.limits.evaluations, ask.trace.layers)
-    search = HomeSearch(steps, ask.seed, ask.halt.__bool__)
-    homes = node_assignment(traffic, at, search, plain.path.current)
-    aside = [_solve_layer(ask, at, home).path for home in homes]
+    """Let rows whose experts keep to chosen nodes compete with the plain ones, the traffic counted in the objective."""
+    units = ask.trace.experts // traffic.group_size
+    proposals = node_proposals(ask.effort, ask.limits.evaluations, ask.trace.layers, units)
+    search = NodeSearch(proposals, ask.seed, ask.halt.__bool__)
+    found = node_assignment(traffic, at, search, plain.path.current)
+    aside = [_solve_parts(ask, at, parts_of(traffic, at, held), plain.path) for held in found]
     path, start = priced(traffic, at, plain.path, aside, plain.start)
     return _Answer(path, start, plain.bound)
+
+
+def _solve_parts(ask: _Ask, at: int, parts: Parts, plain: Path) -> Path:
+    """Solve a layer whose experts are split into parts that keep to their nodes; the path is one of whole experts again."""
+    trace = LoadTrace(parts.tokens(ask.trace.tokens[:, at])[:, None], ask.trace.weights)
+    evaluations = ask.limits.evaluations
+    share = None if evaluations is None else evaluations // ask.trace.layers
+    alone = replace(ask, trace=trace, limits=replace(ask.limits, evaluations=share), seed=ask.seed + at)
+    if plain.current is not None and ask.current is not None and ask.shares is not None:
+        ids = np.full((1, ask.current.slots), EMPTY)
+        row = parts.split(plain.current, plain.layer.node_of_rank[plain.layer.rank_of_slot])
+        ids[0, ask.live_slots] = np.where(row < trace.experts, row, EMPTY)
+        alone = replace(alone, current=Placement(ids), shares=ask.shares[[at]])
+    stops = [
+        Stop(stop.moves, plain.layer.value(row), row)
+        for stop in _solve_layer(alone, 0, parts.node).path.stops
+        # Shares are those of the live row, which competes by itself.
+        for row in ([] if stop.shares is not None else [parts.joined(stop.row)])
+    ]
+    return Path(plain.layer, plain.current, tuple(stops))
 
 
 def _live_map(

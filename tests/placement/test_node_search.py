@@ -19,8 +19,8 @@ from placement import (
     solve,
     violations,
 )
-from placement.node_search import home_steps, node_assignment, prepare
-from placement.nodes import HomeSearch
+from placement.node_search import node_assignment, node_proposals, prepare
+from placement.nodes import NodeSearch
 from tests.placement.routing import block_picks, trace_of
 
 TOP = Topology.uniform(ranks=8, nodes=4, slots_per_rank=5)
@@ -205,11 +205,11 @@ def test_no_evaluations_mean_no_search_for_homes():
     """With 0 evaluations the homes are those of the heaviest-first start, whatever the effort."""
     traffic, _ = prepare(blocks(), TOP, 1.0)
     starts = [
-        node_assignment(traffic, 0, HomeSearch(home_steps(effort, 0, 1)))[-1].tolist()
+        node_assignment(traffic, 0, NodeSearch(node_proposals(effort, 0, 1, 32)))[-1].tolist()
         for effort in ("fast", "thorough")
     ]
     assert starts[0] == starts[1]
-    assert home_steps("fast", None, 1) > home_steps("fast", 1000, 1) > 0
+    assert node_proposals("fast", None, 1, 32) > node_proposals("fast", 1000, 1, 32) > 0
 
 
 def test_rank_dedupe_counts_ranks():
