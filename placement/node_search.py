@@ -124,7 +124,7 @@ class Traffic:
         if self.sources is not None:
             known = self.sources[at]
         if self.nodes.starts(self.choice) == 1:
-            return known.sum(axis=0)[None]
+            return bin_tokens(known, np.zeros_like(self.nodes.of_rank), 1)
         if self.choice == PER_SOURCE:
             return known
         return bin_tokens(known, self.nodes.of_rank, self.nodes.count)
@@ -195,8 +195,8 @@ def _from_live(routes: Routes, topology: Topology) -> Routes:
     kept = np.isin(routes.sources, topology.live_ranks)
     if not kept.any():
         return Routes(routes.experts, routes.requests)
-    part = routes.part(kept)
-    return Routes(part.experts, part.requests, np.searchsorted(topology.live_ranks, part.sources))
+    number = np.searchsorted(topology.live_ranks, routes.sources[kept])
+    return Routes(routes.experts[kept], routes.requests[kept], number)
 
 
 def _sources(trace: LoadTrace, topology: Topology, plan: Routes) -> tuple[NDArray[np.int64], ...] | None:

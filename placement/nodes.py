@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placement import kernel_nodes as kernel
+from placement import kernel_nodes_anneal
 from placement.choice import EVEN, FEWEST, NEAREST, PER_SOURCE
 from placement.layer import ordered_sum
 
@@ -40,7 +41,7 @@ HOT, COLD = 0.02, 0.0005
 HALF = 0.5
 
 FEW = 2.0
-"""First temperature × experts, in parts of the scale, at least: where experts are few every step is large."""
+"""First temperature times experts, in parts of the scale, at least: where experts are few every step is large."""
 
 MOST_ROUNDS, ROUND_EXPERTS = 8, 64
 """Rounds of annealing, each from the first temperature: one for every time that the experts go into so many."""
@@ -201,13 +202,13 @@ def improve_nodes(
     state.now[kernel.PRICE] = search.price
     rounds = max(1, min(MOST_ROUNDS, ROUND_EXPERTS // len(held)))
     each = search.proposals // rounds
-    state.now[kernel.COOLING] = _root(cold / hot, max(1, each // kernel.COOL_EVERY))
-    kernel.begin(state)
+    state.now[kernel.COOLING] = _root(cold / hot, max(1, each // kernel_nodes_anneal.COOL_EVERY))
+    kernel_nodes_anneal.begin(state)
     for _ in range(rounds):
         state.now[kernel.TEMPERATURE] = hot
         left = each
         while left > 0 and not search.should_stop():
-            kernel.anneal_nodes(state, min(CHUNK, left))
+            kernel_nodes_anneal.anneal_nodes(state, min(CHUNK, left))
             left -= CHUNK
     return state.best.astype(bool)
 
@@ -253,7 +254,7 @@ def node_state(
         cost=np.zeros((nodes, slices)), trial_cost=np.zeros((nodes, slices)), sums=np.ascontiguousarray(figure.sums),
         limit=room.load, load=np.zeros((kinds, nodes)), trial_load=np.zeros((kinds, nodes)),
         size=np.zeros(nodes, dtype=np.int64), fewest=room.fewest, most=room.most,
-        sets=np.ascontiguousarray(tokens.sets), start=tokens.start, own=tokens.own, count=tokens.count,
+        sets=np.ascontiguousarray(tokens.sets), start=tokens.start, own=tokens.own, tokens=tokens.count,
         touched=np.zeros(rows), sure=np.zeros((rows, nodes), dtype=np.int64), product=np.zeros((rows, nodes)), stamp=np.zeros(rows, dtype=np.int64), first=first,
         rows=order // tokens.sets.shape[1], old_part=np.zeros((2, nodes)), old_missed=np.zeros((2, starts, nodes)), clock=np.zeros(5, dtype=np.int64),
         now=np.zeros(9), random=np.array([seed], dtype=np.uint64),

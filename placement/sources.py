@@ -36,7 +36,8 @@ def start_parts(tokens: NDArray[np.int64]) -> NDArray[np.float64]:
     of_start, of_expert = tokens.sum(axis=1), tokens.sum(axis=0)
     usual = of_start / of_start.sum() if of_start.any() else np.full(len(tokens), 1.0 / len(tokens))
     parts = np.broadcast_to(usual[:, None], tokens.shape).copy()
-    return np.divide(tokens, of_expert, out=parts, where=of_expert > 0)
+    np.divide(tokens, of_expert, out=parts, where=of_expert > 0)
+    return parts
 
 
 def near_sources(held: NDArray[np.bool_], tokens: NDArray[np.int64], topology: Topology) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement import Routes, Topology
+from placement import Routes, Topology, kernel_nodes_anneal
 from placement import kernel_nodes as kernel
 from placement.choice import CHOICES, FEWEST, bins_touched, copy_table, tokens_of
 from placement.coactivation import coactivation
@@ -80,9 +80,9 @@ def test_after_any_proposals_the_figure_is_what_counting_anew_gives(case, choice
         return
     figure = figure_of(sets, experts, topology, choice, sources, weight=2.0, alone=alone)
     state = node_state(figure, first_nodes(room, figure.sums[0]), room, None, 7)
-    kernel.begin(state)
+    kernel_nodes_anneal.begin(state)
     state.now[kernel.TEMPERATURE], state.now[kernel.COOLING] = 1.0, 1.0
-    kernel.anneal_nodes(state, 200)
+    kernel_nodes_anneal.anneal_nodes(state, 200)
     held = state.held.astype(bool)
     assert state.now[kernel.VALUE] == pytest.approx(counted(figure, held, topology))
     kept = state.now[kernel.VALUE]
@@ -114,7 +114,7 @@ def test_sizes_and_load_limit_are_kept_or_not_made_worse(case, choice, tolerance
 
 def overload(figure, held, room):
     state = node_state(figure, held, room, None, 0)
-    kernel.begin(state)
+    kernel_nodes_anneal.begin(state)
     return state.now[kernel.OVER]
 
 

@@ -1,0 +1,255 @@
+# ruff: noqa: PLR0917 - compiled functions take arrays by place
+"""The annealing over the nodes of every expert, compiled: what a proposal would lead to, and how it is taken.
+
+Only the tokens that select a changed expert are counted again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placement.kernel import accepts, below, below_low, draw
+from placement.kernel_cache import compiled
+from placement.kernel_nodes import (
+    ACCEPTED,
+    ALONE,
+    BEST,
+    BEST_OVER,
+    CHOICE,
+    COOLING,
+    FEWEST,
+    FINE,
+    LEAST,
+    OVER,
+    PRICE,
+    PROPOSALS,
+    RATE,
+    STAMP,
+    TEMPERATURE,
+    VALUE,
+    count_row,
+    covered,
+    nodes_touched,
+    overload,
+    peak,
+    refresh,
+    serve,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from placement.kernel import Index
+    from placement.kernel_nodes import NodeState
+
+COOL_EVERY = 64
+"""Proposals at one temperature."""
+
+REFRESH = 4096
+"""Accepted proposals after which all is computed anew, before rounding adds up."""
+
+# Of 256 proposals: exchanges, moves, new copies, copies taken back; the rest gives one expert's copy to another.
+SWAPS, MOVES, ADDS, DROPS = 128, 160, 192, 216
+
+
+@compiled
+def arrivals(s: NodeState) -> int:
+    """Nodes that experts came to since the live map."""
+    count = 0
+    for e in range(s.held.shape[0]):
+        for node in range(s.held.shape[1]):
+            if s.held[e, node] and not s.live[e, node]:
+                count += 1
+    return count
+
+
+@compiled
+def shift(s: NodeState, e: Index, leaves: Index, comes: Index) -> int:
+    """Let ``e`` leave one node and come to another (-1 = none); returns by how many it is on more nodes that are not live."""
+    moves = 0
+    if leaves >= 0:
+        s.held[e, leaves] = 0
+        s.holders[e] -= 1
+        s.size[leaves] -= 1
+        moves -= 1 - int(s.live[e, leaves])
+    if comes >= 0:
+        s.held[e, comes] = 1
+        s.holders[e] += 1
+        s.size[comes] += 1
+        moves += 1 - int(s.live[e, comes])
+    serve(s, e)
+    return moves
+
+
+@compiled
+def weigh_loads(s: NodeState, e: Index, place: Index) -> None:
+    """Add to the trial loads and costs what ``e`` changed since ``old_part[place]``."""
+    for node in range(len(s.size)):
+        change = s.part[e, node] - s.old_part[place, node]
+        if change == 0.0:
+            continue
+        for kind in range(len(s.sums)):
+            s.trial_load[kind, node] += s.sums[kind, e] * change
+        change *= s.inverse_speed[node]
+        for t in range(len(s.weights)):
+            s.trial_cost[node, t] += s.loads[e, t] * change
+
+
+@compiled
+def weigh_rows(s: NodeState, e: Index, place: Index, other: Index) -> float:
+    """Rise of the nodes touched in the rows that select ``e`` and not ``other`` (-1 = none), by what ``serve`` changed."""
+    rise, nodes, shared = 0.0, s.missed.shape[2], s.clock[STAMP]
+    if other >= 0:
+        for at in range(s.first[other], s.first[other + 1]):
+            s.stamp[s.rows[at]] = shared
+    for at in range(s.first[e], s.first[e + 1]):
+        row = s.rows[at]
+        if other >= 0 and s.stamp[row] == shared:
+            continue
+        if s.clock[CHOICE] == FEWEST:
+            rise += s.tokens[row] * (covered(s, row) - s.touched[row])
+            continue
+        start, own = s.start[row], s.own[row]
+        change = 0.0
+        for node in range(nodes):
+            old, new = s.old_missed[place, start, node], s.missed[start, e, node]
+            # Where another pick goes for sure nothing changes.
+            sure = s.sure[row, node] - (old == 0.0)
+            if old != new and node != own and sure == 0:
+                others = s.product[row, node] if old == 0.0 else s.product[row, node] / old
+                change += others * (old - new)
+        rise += s.tokens[row] * change
+    return rise
+
+
+@compiled
+def weigh_shared(s: NodeState, one: Index) -> float:
+    """Rise of the nodes touched in the rows that select ``one`` and bear the stamp of another expert."""
+    rise = 0.0
+    for at in range(s.first[one], s.first[one + 1]):
+        row = s.rows[at]
+        if s.stamp[row] == s.clock[STAMP]:
+            rise += s.tokens[row] * (nodes_touched(s, row) - s.touched[row])
+    return rise
+
+
+@compiled
+def take_rows(s: NodeState, e: Index) -> None:
+    """Count the rows with ``e`` anew."""
+    for at in range(s.first[e], s.first[e + 1]):
+        count_row(s, s.rows[at])
+
+
+@compiled
+def propose(
+    s: NodeState,
+    one: Index,
+    leaves: Index,
+    comes: Index,
+    two: Index,
+    gone: Index,
+    new: Index,
+    bits: np.uint64,
+) -> None:
+    """Weigh that expert ``one`` goes from a node to another and ``two`` (-1 = none) likewise; take it if it is accepted."""
+    s.old_part[0] = s.part[one]
+    s.old_missed[0] = s.missed[:, one]
+    moves = shift(s, one, leaves, comes)
+    s.trial_load[:] = s.load
+    s.trial_cost[:] = s.cost
+    weigh_loads(s, one, 0)
+    if two >= 0:
+        s.old_part[1] = s.part[two]
+        s.old_missed[1] = s.missed[:, two]
+        moves += shift(s, two, gone, new)
+        weigh_loads(s, two, 1)
+    over = overload(s.trial_load, s.limit)
+    s.clock[STAMP] += 1
+    rise = weigh_rows(s, one, 0, two)
+    if two >= 0:
+        rise += weigh_shared(s, one)
+        s.clock[STAMP] += 1
+        rise += weigh_rows(s, two, 1, one)
+    value = s.now[VALUE] + peak(s.trial_cost, s.weights) - peak(s.cost, s.weights) + s.now[RATE] * rise
+    # An overload is fined, not forbidden: the way to a better choice often leads through one.
+    change = value - s.now[VALUE] + s.now[FINE] * (over - s.now[OVER]) + s.now[PRICE] * moves
+    taken = accepts(change, s.now[TEMPERATURE], bits)
+    if not taken:
+        shift(s, one, comes, leaves)
+        if two >= 0:
+            shift(s, two, new, gone)
+        return
+    take_rows(s, one)
+    if two >= 0:
+        take_rows(s, two)
+    s.load[:] = s.trial_load
+    s.cost[:] = s.trial_cost
+    s.now[OVER], s.now[VALUE] = over, value
+    s.clock[ACCEPTED] += 1
+    if s.clock[ACCEPTED] % REFRESH == 0:
+        refresh(s)
+    keep(s)
+
+
+@compiled
+def keep(s: NodeState) -> None:
+    """Keep the nodes of every expert if none were better."""
+    value = s.now[VALUE] + s.now[PRICE] * arrivals(s) if s.now[PRICE] else s.now[VALUE]
+    if s.now[OVER] < s.now[BEST_OVER] or (s.now[OVER] == s.now[BEST_OVER] and value < s.now[BEST] - LEAST):
+        s.now[BEST], s.now[BEST_OVER] = value, s.now[OVER]
+        s.best[:] = s.held
+
+
+@compiled
+def begin(s: NodeState) -> None:
+    """Compute everything from ``held`` and keep it."""
+    refresh(s)
+    s.now[BEST_OVER] = np.inf
+    keep(s)
+
+
+@compiled
+def holder(s: NodeState, e: Index, bits: np.uint64) -> np.int64:
+    """A node that holds ``e``, drawn."""
+    left = below(bits, s.holders[e])
+    for node in range(len(s.size)):
+        left -= s.held[e, node]
+        if left < 0:
+            return np.int64(node)
+    return np.int64(-1)
+
+
+@compiled
+def anneal_nodes(s: NodeState, proposals: int) -> None:
+    """Make ``proposals``, cooling by ``now[COOLING]`` every ``COOL_EVERY``."""
+    experts, nodes = s.held.shape
+    for _ in range(proposals):
+        if s.clock[PROPOSALS] % COOL_EVERY == 0:
+            s.now[TEMPERATURE] *= s.now[COOLING]
+        s.clock[PROPOSALS] += 1
+        bits, more, last = draw(s.random), draw(s.random), draw(s.random)
+        kind = np.int64(bits & np.uint64(255))
+        one, two = below(bits, experts), below(more, experts)
+        leaves = holder(s, one, last)
+        if kind < SWAPS or (s.clock[ALONE] and kind >= MOVES):
+            gone = holder(s, two, draw(s.random))
+            if leaves != gone and not s.held[one, gone] and not s.held[two, leaves]:
+                propose(s, one, leaves, gone, two, gone, leaves, draw(s.random))
+        elif kind < ADDS:
+            to = below_low(more, nodes)
+            gone = leaves if kind < MOVES else np.int64(-1)
+            roomy = not s.held[one, to] and s.size[to] < s.most[to]
+            if roomy and (gone < 0 or s.size[gone] > s.fewest[gone]):
+                propose(s, one, gone, to, -1, -1, -1, draw(s.random))
+        elif s.holders[one] > 1:
+            give_up(s, one, leaves, two if kind >= DROPS else np.int64(-1))
+
+
+@compiled
+def give_up(s: NodeState, one: Index, leaves: Index, two: Index) -> None:
+    """Propose that a node no longer holds ``one``, and holds ``two`` (-1 = none) instead."""
+    if two < 0:
+        if s.size[leaves] > s.fewest[leaves]:
+            propose(s, one, leaves, -1, -1, -1, -1, draw(s.random))
+    elif not s.held[two, leaves]:
+        propose(s, one, leaves, -1, two, -1, leaves, draw(s.random))
