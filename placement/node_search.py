@@ -20,7 +20,6 @@ from placement.choice import (
     tokens_of,
 )
 from placement.errors import MapError, TraceError, UnsupportedError
-from placement.frontier import Path, Stop
 from placement.layer import make_layer, ordered_sum
 from placement.nodes import Figure, first_nodes, improve_nodes, live_nodes, make_room, part_loads
 from placement.parts import Parts
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placement.choice import Tokens
+    from placement.frontier import Path, Stop
     from placement.layer import Layer, Row
     from placement.nodes import NodeSearch, Room
     from placement.topology import Topology
@@ -302,35 +302,17 @@ def _grouped(picks: NDArray[np.int16], size: int) -> NDArray[np.int16]:
     return groups
 
 
-def priced(
-    traffic: Traffic, at: int, plain: Path, aside: list[Path], start: float | None
-) -> tuple[Path, float | None]:
-    """The path of a layer with the traffic in its objective, and the live row's own objective.
-
-    ``plain``: the path without regard to traffic; ``aside``: paths with homes, whose stops compete with it.
-    """
-    stops = [
-        Stop(stop.moves, stop.value + traffic.price(stop.row, at), stop.row, stop.shares)
-        for path in (plain, *aside)
-        for stop in path.stops
-    ]
-    kept: list[Stop] = []
-    for stop in sorted(stops, key=lambda stop: (stop.moves, stop.value)):
-        if not kept or stop.value < kept[-1].value:
-            kept.append(stop)
-    if plain.current is None:
-        return Path(plain.layer, None, (min(stops, key=lambda stop: stop.value),)), start
-    if start is not None:
-        start += traffic.price(plain.current, at)
-    return Path(plain.layer, plain.current, tuple(kept)), start
-
-
 def measured(
-    traffic: Traffic, plain: tuple[Path, ...], chosen: list[Stop], weights: NDArray[np.float64]
+    traffic: Traffic,
+    plain: list[Path],
+    chosen: list[Stop],
+    weights: NDArray[np.float64],
+    hottest: list[float],
 ) -> Reason:
     """Say the fan-out on held-out routes beside that of the search without regard to traffic.
 
-    ``chosen``: the stop of every layer, priced. ``weights``: float64 [layers], part of every layer in the objective.
+    ``chosen``: the stop of every layer, priced. ``weights``: float64 [layers], part of every layer in the objective. ``hottest``: planned
+    load of every layer's hottest node over its fair share.
     """
     layers = [at for at, stop in enumerate(chosen) if not isnan(traffic.fan_out(stop.row, at))]
     if not layers or not weights[layers].any():
@@ -346,7 +328,7 @@ def measured(
     then = mean([traffic.fan_out(before[at].row, at) for at in layers])
     now = mean([traffic.fan_out(chosen[at].row, at) for at in layers])
     ratio = mean([chosen[at].value - traffic.price(chosen[at].row, at) for at in layers])
-    hottest = max(node_load(traffic, at, plain[at].layer, chosen[at].row) for at in layers)
+    most = max(hottest[at] for at in layers)
     what = "ranks" if traffic.dispatcher == RANK_DEDUPE else "nodes"
     what += " beside its own" if traffic.remote else ""
     change = 100 * (now / then - 1) if then else 0.0
@@ -354,10 +336,10 @@ def measured(
         f"a token touches {now:.3f} {what} on held-out routes instead of {then:.3f} without "
         f"traffic_weight ({change:+.1f} %; {_random(traffic)}), for an imbalance of "
         f"{ratio:.4f} instead of {mean([before[at].value for at in layers]):.4f}; "
-        f"the hottest node is planned at {hottest:.3f} of its fair share"
+        f"the hottest node is planned at {most:.3f} of its fair share"
     )
     text += f"; {sum(_at_home(traffic, chosen[at].row) for at in layers)} of {len(layers)} layers keep every expert to one node"
-    if hottest > traffic.tolerance:
+    if most > traffic.tolerance:
         text += f", above the tolerance of {traffic.tolerance:g}"
     if traffic.sources is not None:
         near = mean([_local(traffic, chosen[at].row, at) for at in layers])
@@ -386,12 +368,3 @@ def _random(traffic: Traffic) -> str:
     if traffic.remote:
         fan *= 1.0 - 1.0 / traffic.bins.count
     return f"at random {fan:.3f}"
-
-
-def node_load(traffic: Traffic, at: int, layer: Layer, row: Row) -> float:
-    """Planned load of the hottest node over its fair share: mean over slices, copies sharing as their choice has it."""
-    mean = np.cumsum(layer.loads[:, :-1] * layer.weights[:, None], axis=0)[-1]
-    load = np.cumsum(mean[:, None] * traffic.node_parts(row, at, traffic.nodes), axis=0)[-1]
-    node = np.array(traffic.topology.node_of_rank)
-    speed = np.bincount(node, traffic.topology.speed_of_rank(), traffic.topology.nodes)
-    return float((load / speed).max())
