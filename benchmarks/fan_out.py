@@ -91,14 +91,18 @@ def _trace(
     return LoadTrace(tokens, routes=routes, source_tokens=None if sources is None else by_rank)
 
 
+def rule_of(choice: str) -> str:
+    """The dispatch rule whose copies ``choice`` counts; ``fewest`` is none, its loads are taken as even."""
+    return choice if choice in ("nearest", "per_source") else "even"
+
+
 def planned_node_load(placement: Placement, plan: LoadTrace, topology: Topology, choice: str) -> float:
     """Hottest node over the mean of the nodes, all planned tokens summed; the worst layer.
 
     Copies share as ``choice`` has it where that is a dispatch rule, else evenly.
     """
     node = np.array(topology.node_of_rank)
-    dispatch = choice if choice in ("nearest", "per_source") else "even"
-    load = evaluate(placement, plan, topology, dispatch=dispatch).rank_cost.sum(axis=0)
+    load = evaluate(placement, plan, topology, dispatch=rule_of(choice)).rank_cost.sum(axis=0)
     by_node = np.stack([load[:, node == one].sum(axis=1) for one in np.unique(node)])
     return float((by_node.max(axis=0) / by_node.mean(axis=0)).max())
 
@@ -108,7 +112,9 @@ def solved(
 ) -> tuple[Placement, float]:
     """A cold start's map and its seconds."""
     began = time.perf_counter()
-    result = solve(plan, topology, traffic_weight=weight, choice=choice, effort=effort, seed=0)
+    result = solve(
+        plan, topology, dispatch=rule_of(choice), choice=choice, traffic_weight=weight, effort=effort, seed=0
+    )
     return result.placement, time.perf_counter() - began
 
 
@@ -122,8 +128,7 @@ def outcome(
     remote = float("nan")
     if unseen.routes.sources is not None:
         remote = float(np.nanmean(fan_out(placement, unseen.routes, topology, choice=choice, remote=True)))
-    dispatch = choice if choice in ("nearest", "per_source") else "even"
-    ratio = float(np.nanmean(evaluate(placement, unseen, topology, dispatch=dispatch).ratio))
+    ratio = float(np.nanmean(evaluate(placement, unseen, topology, dispatch=rule_of(choice)).ratio))
     return Outcome(fan, remote, planned_node_load(placement, plan, topology, choice), ratio, seconds)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Priced:
+class Priced:
     """A stop with the traffic in its value, and the planned load of its hottest node over that node's fair share."""
 
     stop: Stop
@@ -37,7 +37,7 @@ class _Priced:
 def heed_traffic(ask: Ask, traffic: Traffic, at: int, plain: Answer) -> Answer:
     """Answer for layer ``at`` with 4 × weight × (nodes touched - 1) in its objective, from the ``plain`` answer and rows beside it.
 
-    The best row keeps every node to its tolerance, where any row does; else it is the one that comes nearest (``_best``). The
+    The best row keeps every node to its tolerance, where any row does; else it is the one that comes nearest (``kept_stops``). The
     live row or its repair is not held to that.
     """
     units = ask.trace.experts // traffic.group_size
@@ -48,13 +48,13 @@ def heed_traffic(ask: Ask, traffic: Traffic, at: int, plain: Answer) -> Answer:
     for held in node_assignment(traffic, at, search, current):
         stops += _stops_on(ask, judge, at, parts_of(traffic, at, held), plain.path)
     rows = [
-        _Priced(
+        Priced(
             replace(stop, value=stop.value + traffic.price(stop.row, at)),
             judge.node_load(stop.row, stop.shares),
         )
         for stop in stops
     ]
-    kept, start = _kept(rows, traffic.tolerance, cold=current is None), plain.start
+    kept, start = kept_stops(rows, traffic.tolerance, cold=current is None), plain.start
     if start is not None and current is not None:
         start += traffic.price(current, at)
     return Answer(Path(plain.path.layer, current, kept), start, plain.bound)
@@ -97,7 +97,7 @@ def _alone(ask: Ask, at: int, parts: Parts, plain: Path) -> Ask:
     return replace(alone, current=Placement(ids), shares=ask.shares[[at]])
 
 
-def _kept(rows: list[_Priced], tolerance: float, *, cold: bool) -> tuple[Stop, ...]:
+def kept_stops(rows: list[Priced], tolerance: float, *, cold: bool) -> tuple[Stop, ...]:
     """The best row alone, or the way to it from the row with fewest moves, on which no node becomes hotter than both allow."""
     best = _best(rows, tolerance)
     if cold:
@@ -112,7 +112,7 @@ def _kept(rows: list[_Priced], tolerance: float, *, cold: bool) -> tuple[Stop, .
     return falling([first.stop, *way, best.stop])
 
 
-def _best(rows: list[_Priced], tolerance: float) -> _Priced:
+def _best(rows: list[Priced], tolerance: float) -> Priced:
     """The row of least value among those that keep to the tolerance; where none does, the one that comes nearest to it."""
     within = [row for row in rows if row.node_load <= tolerance]
     if within:

@@ -39,7 +39,7 @@ class NodeState(NamedTuple):
     [starts], the engine's number of a rank. ``loads``: [experts, slices]; ``weights``: [slices]; ``inverse_speed``: [nodes];
     ``cost``, ``trial_cost``: [nodes, slices]. ``sums``: [kinds, experts], loads that keep to ``limit`` [nodes]; ``load``,
     ``trial_load``: [kinds, nodes]. ``size``, ``fewest``, ``most``: [nodes], experts. ``sets``: [rows, top_k]; ``start``, ``own``:
-    [rows]; ``tokens``, ``touched``: [rows]; ``sure``, ``product``: [rows, nodes], see ``count_row``; ``stamp``: [rows]. ``first``:
+    [rows]; ``tokens``, ``touched``: [rows]; ``sure``, ``product``: [rows, nodes], see ``count_node``; ``stamp``: [rows]. ``first``:
     [experts + 1] and ``rows``: the rows with each expert. ``old_part``: [2, nodes]; ``old_missed``: [2, starts, nodes]. ``clock``, ``now``: single
     numbers; ``random``: [1].
     """
@@ -69,7 +69,7 @@ class NodeState(NamedTuple):
     own: Whole
     tokens: Float
     touched: Float
-    sure: Whole
+    sure: NDArray[np.int16]
     product: Float
     stamp: Whole
     first: Whole
@@ -125,18 +125,38 @@ def nodes_touched(s: NodeState, row: Index) -> float:
 
 @compiled
 def count_row(s: NodeState, row: Index) -> None:
-    """Compute of a row, node by node: picks that go there for sure, the chance that no other does; and the nodes touched."""
-    start, top_k = s.start[row], s.sets.shape[1]
-    s.touched[row] = nodes_touched(s, row)
-    for node in range(s.missed.shape[2]):
-        sure, product = 0, 1.0
-        for place in range(top_k):
-            missed = s.missed[start, s.sets[row, place], node]
-            if missed == 0.0:
-                sure += 1
-            else:
-                product *= missed
-        s.sure[row, node], s.product[row, node] = sure, product
+    """Compute of a row what is stored of it."""
+    if s.clock[CHOICE] != FEWEST:
+        for node in range(s.missed.shape[2]):
+            count_node(s, row, node)
+    touch(s, row)
+
+
+@compiled
+def count_node(s: NodeState, row: Index, node: Index) -> None:
+    """Compute of a row and a node the picks that go there for sure, and the chance that no other does."""
+    start = s.start[row]
+    sure, product = 0, 1.0
+    for place in range(s.sets.shape[1]):
+        missed = s.missed[start, s.sets[row, place], node]
+        if missed == 0.0:
+            sure += 1
+        else:
+            product *= missed
+    s.sure[row, node], s.product[row, node] = sure, product
+
+
+@compiled
+def touch(s: NodeState, row: Index) -> None:
+    """Compute the nodes that a row touches from what is stored of its nodes."""
+    if s.clock[CHOICE] == FEWEST:
+        s.touched[row] = covered(s, row)
+        return
+    touched, own = 0.0, s.own[row]
+    for node in range(s.sure.shape[1]):
+        if node != own:
+            touched += 1.0 if s.sure[row, node] else 1.0 - s.product[row, node]
+    s.touched[row] = touched
 
 
 @compiled

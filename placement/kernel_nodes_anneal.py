@@ -29,13 +29,14 @@ from placement.kernel_nodes import (
     STAMP,
     TEMPERATURE,
     VALUE,
-    count_row,
+    count_node,
     covered,
     nodes_touched,
     overload,
     peak,
     refresh,
     serve,
+    touch,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -96,29 +97,46 @@ def weigh_loads(s: NodeState, e: Index, place: Index) -> None:
 
 
 @compiled
+def differs(s: NodeState, e: Index, place: Index, node: Index) -> bool:
+    """Whether tokens come to take the copy of ``e`` on a node more or less often than in ``old_missed[place]``."""
+    for start in range(s.missed.shape[0]):
+        if s.old_missed[place, start, node] != s.missed[start, e, node]:
+            return True
+    return False
+
+
+@compiled
 def weigh_rows(s: NodeState, e: Index, place: Index, other: Index) -> float:
     """Rise of the nodes touched in the rows that select ``e`` and not ``other`` (-1 = none), by what ``serve`` changed."""
-    rise, nodes, shared = 0.0, s.missed.shape[2], s.clock[STAMP]
+    rise, shared = 0.0, s.clock[STAMP]
     if other >= 0:
         for at in range(s.first[other], s.first[other + 1]):
             s.stamp[s.rows[at]] = shared
+    if s.clock[CHOICE] == FEWEST:
+        for at in range(s.first[e], s.first[e + 1]):
+            row = s.rows[at]
+            if other < 0 or s.stamp[row] != shared:
+                rise += s.tokens[row] * (covered(s, row) - s.touched[row])
+        return rise
+    for node in range(s.missed.shape[2]):
+        if differs(s, e, place, node):
+            rise += weigh_node(s, e, place, node, other)
+    return rise
+
+
+@compiled
+def weigh_node(s: NodeState, e: Index, place: Index, node: Index, other: Index) -> float:
+    """The part of ``weigh_rows`` that is one node's."""
+    rise, shared = 0.0, s.clock[STAMP]
     for at in range(s.first[e], s.first[e + 1]):
         row = s.rows[at]
-        if other >= 0 and s.stamp[row] == shared:
+        start = s.start[row]
+        old, new = s.old_missed[place, start, node], s.missed[start, e, node]
+        # Where another pick goes for sure nothing changes.
+        if s.sure[row, node] != (old == 0.0) or node == s.own[row] or (other >= 0 and s.stamp[row] == shared):
             continue
-        if s.clock[CHOICE] == FEWEST:
-            rise += s.tokens[row] * (covered(s, row) - s.touched[row])
-            continue
-        start, own = s.start[row], s.own[row]
-        change = 0.0
-        for node in range(nodes):
-            old, new = s.old_missed[place, start, node], s.missed[start, e, node]
-            # Where another pick goes for sure nothing changes.
-            sure = s.sure[row, node] - (old == 0.0)
-            if old != new and node != own and sure == 0:
-                others = s.product[row, node] if old == 0.0 else s.product[row, node] / old
-                change += others * (old - new)
-        rise += s.tokens[row] * change
+        others = s.product[row, node] if old == 0.0 else s.product[row, node] / old
+        rise += s.tokens[row] * others * (old - new)
     return rise
 
 
@@ -134,10 +152,15 @@ def weigh_shared(s: NodeState, one: Index) -> float:
 
 
 @compiled
-def take_rows(s: NodeState, e: Index) -> None:
-    """Count the rows with ``e`` anew."""
+def take_rows(s: NodeState, e: Index, place: Index) -> None:
+    """Count the rows with ``e`` anew on the nodes where ``serve`` changed something since ``old_missed[place]``."""
+    if s.clock[CHOICE] != FEWEST:
+        for node in range(s.missed.shape[2]):
+            if differs(s, e, place, node):
+                for at in range(s.first[e], s.first[e + 1]):
+                    count_node(s, s.rows[at], node)
     for at in range(s.first[e], s.first[e + 1]):
-        count_row(s, s.rows[at])
+        touch(s, s.rows[at])
 
 
 @compiled
@@ -179,9 +202,9 @@ def propose(
         if two >= 0:
             shift(s, two, new, gone)
         return
-    take_rows(s, one)
+    take_rows(s, one, 0)
     if two >= 0:
-        take_rows(s, two)
+        take_rows(s, two, 1)
     s.load[:] = s.trial_load
     s.cost[:] = s.trial_cost
     s.now[OVER], s.now[VALUE] = over, value

@@ -255,7 +255,7 @@ def node_state(
         limit=room.load, load=np.zeros((kinds, nodes)), trial_load=np.zeros((kinds, nodes)),
         size=np.zeros(nodes, dtype=np.int64), fewest=room.fewest, most=room.most,
         sets=np.ascontiguousarray(tokens.sets), start=tokens.start, own=tokens.own, tokens=tokens.count,
-        touched=np.zeros(rows), sure=np.zeros((rows, nodes), dtype=np.int64), product=np.zeros((rows, nodes)), stamp=np.zeros(rows, dtype=np.int64), first=first,
+        touched=np.zeros(rows), sure=np.zeros((rows, nodes), dtype=np.int16), product=np.zeros((rows, nodes)), stamp=np.zeros(rows, dtype=np.int64), first=first,
         rows=order // tokens.sets.shape[1], old_part=np.zeros((2, nodes)), old_missed=np.zeros((2, starts, nodes)), clock=np.zeros(5, dtype=np.int64),
         now=np.zeros(9), random=np.array([seed], dtype=np.uint64),
     )  # fmt: skip

@@ -70,9 +70,11 @@ def solve(
     by one thread at a time; once it says yes the result is marked ``truncated``. ``threads``: layers solved at a time, None =
     one per core (or NUMBA_NUM_THREADS); the result does not depend on it.
     ``traffic_weight``: with routes in the trace, how much tokens that touch few nodes count beside balance: 4 × weight × (mean
-    nodes touched - 1 on held-out routes) is added to the objective (``node_search``). ``dispatcher``: what the engine sends
-    (``traffic.DISPATCHERS``); where no placement can save traffic the weight is ignored, with a reason. ``choice``: which copy of
-    an expert the traffic counts on (``choice.CHOICES``), None = the one that belongs to ``dispatch``.
+    nodes touched - 1 on held-out routes; where their sources are known, nodes beside the token's own) is added to the objective
+    (``node_search``). New rows then keep every node to 1.05 of its fair share of tokens where any row does (``heed``).
+    ``dispatcher``: what the engine sends (``traffic.DISPATCHERS``); where no placement can save traffic the weight is ignored,
+    with a reason. ``choice``: which copy of an expert the traffic counts on (``choice.CHOICES``), None = the one that belongs to
+    ``dispatch``.
     The chosen point has the fewest moves whose objective is within ``limits.slack`` of the bound, or else of the best found;
     a cold start takes the best found. It is never worse than a ``current`` without violations.
 
