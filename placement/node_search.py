@@ -56,13 +56,13 @@ MOST_WEIGHT = 1e6
 NODE_TOLERANCE = 1.05
 """Most planned load of a node over its fair share."""
 
-PER_EXPERT = {"fast": 100, "normal": 800, "thorough": 4000}
+PER_EXPERT = {"fast": 100, "normal": 256, "thorough": 4000}
 """Proposals for every expert (or group) in the search for nodes in one layer."""
 
-MOST = {"fast": 12_000, "normal": 100_000, "thorough": 500_000}
+MOST = {"fast": 12_000, "normal": 64_000, "thorough": 500_000}
 """Most proposals in the search for nodes in one layer."""
 
-MOST_SAMPLES = 2**14
+MOST_SAMPLES = {"fast": 2**12, "normal": 2**12, "thorough": 2**14}
 """Tokens whose routes the search for nodes weighs in a layer; of more, an evenly spaced choice."""
 
 MOST_SLICES = 64
@@ -81,7 +81,7 @@ class Traffic:
     layer from other requests, to score with. ``sources``: int64 [ranks, experts] of every layer, tokens by the live rank they
     started on; None = unknown. ``topology``: the live ranks. ``choice``: which copy a token takes. ``bins``: what is counted
     once for a token; ``nodes``: the nodes. ``group_size``: consecutive experts that must share a node, 1 = none need to.
-    ``tolerance``: most load of a node over its fair share.
+    ``samples``: most routes that the search for nodes weighs in a layer. ``tolerance``: most load of a node over its fair share.
     """
 
     weight: float
@@ -94,7 +94,8 @@ class Traffic:
     choice: str
     bins: Bins
     nodes: Bins
-    group_size: int = 1
+    group_size: int
+    samples: int
     tolerance: float = NODE_TOLERANCE
 
     @property
@@ -149,6 +150,7 @@ def prepare(
     dispatcher: str = NODE_DEDUPE,
     group_size: int = 1,
     choice: str = EVEN,
+    effort: str = "normal",
 ) -> tuple[Traffic | None, tuple[Reason, ...]]:
     """Check what was asked and split the routes; None, with the reason, where no placement can save traffic.
 
@@ -180,7 +182,18 @@ def prepare(
     tokens = tuple(tokens_of(score, at, trace.experts, bins, choice) for at in range(trace.layers))
     sources = _sources(trace, topology, plan)
     return Traffic(
-        weight, trace, plan, tokens, sources, live, dispatcher, choice, bins, nodes, group_size
+        weight,
+        trace,
+        plan,
+        tokens,
+        sources,
+        live,
+        dispatcher,
+        choice,
+        bins,
+        nodes,
+        group_size,
+        MOST_SAMPLES[effort],
     ), ()
 
 
@@ -267,7 +280,7 @@ def parts_of(traffic: Traffic, at: int, held: NDArray[np.bool_]) -> Parts:
 def _figure(traffic: Traffic, at: int, layer: Layer, room: Room) -> Figure:
     trace, topology, size = traffic.trace, traffic.topology, traffic.group_size
     units = np.arange(0, trace.experts, size)
-    samples = min(traffic.plan.samples, MOST_SAMPLES)
+    samples = min(traffic.plan.samples, traffic.samples)
     some = np.arange(samples) * traffic.plan.samples // samples
     sources = None if traffic.plan.sources is None else traffic.plan.sources[some]
     picks = _grouped(traffic.plan.experts[some, at], size)[:, None]

@@ -130,6 +130,7 @@ def solve(
         dispatcher=dispatcher,
         group_size=size,
         choice=choice_of(objective.rule.name, choice),
+        effort=effort,
     )
     with ThreadPoolExecutor(threads) as pool:
         plain = list(pool.map(lambda at: solve_layer(ask, at), range(trace.layers)))
