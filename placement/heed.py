@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from placement.parts import Parts
 
 
+MOST_SEARCHES = 3
+"""Searches for nodes in a layer: after the first, with less room, while no row that comes of it keeps to the tolerance."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Priced:
     """A stop with the traffic in its value, and the planned load of its hottest node over that node's fair share."""
@@ -40,24 +44,39 @@ def heed_traffic(ask: Ask, traffic: Traffic, at: int, plain: Answer) -> Answer:
     The best row keeps every node to its tolerance, where any row does; else it is the one that comes nearest (``kept_stops``). The
     live row or its repair is not held to that.
     """
-    units = ask.trace.experts // traffic.group_size
-    proposals = node_proposals(ask.effort, ask.limits.evaluations, ask.trace.layers, units)
-    search = NodeSearch(proposals, ask.seed, ask.halt.__bool__)
     judge, current = judge_of(ask, plain.path.layer, at), plain.path.current
-    stops = list(plain.path.stops)
-    for held in node_assignment(traffic, at, search, current):
-        stops += _stops_on(ask, judge, at, parts_of(traffic, at, held), plain.path)
-    rows = [
-        Priced(
-            replace(stop, value=stop.value + traffic.price(stop.row, at)),
-            judge.node_load(stop.row, stop.shares),
-        )
-        for stop in stops
-    ]
+
+    def priced(stops: tuple[Stop, ...]) -> list[Priced]:
+        return [
+            Priced(
+                replace(stop, value=stop.value + traffic.price(stop.row, at)),
+                judge.node_load(stop.row, stop.shares),
+            )
+            for stop in stops
+        ]
+
+    rows, limit = priced(plain.path.stops), traffic.tolerance
+    for _ in range(MOST_SEARCHES):
+        found = priced(tuple(_stops_aside(ask, replace(traffic, tolerance=limit), judge, at, plain.path)))
+        rows += found
+        coolest = min((row.node_load for row in found), default=0.0)
+        if coolest <= traffic.tolerance:
+            break
+        # Copies on one node count once in the search for nodes, but draw tokens by their number.
+        limit = max(1.0, limit + traffic.tolerance - coolest)
     kept, start = kept_stops(rows, traffic.tolerance, cold=current is None), plain.start
     if start is not None and current is not None:
         start += traffic.price(current, at)
     return Answer(Path(plain.path.layer, current, kept), start, plain.bound)
+
+
+def _stops_aside(ask: Ask, traffic: Traffic, judge: Judge, at: int, plain: Path) -> list[Stop]:
+    """Stops whose experts keep to nodes that were chosen for the traffic."""
+    units = ask.trace.experts // traffic.group_size
+    proposals = node_proposals(ask.effort, ask.limits.evaluations, MOST_SEARCHES * ask.trace.layers, units)
+    search = NodeSearch(proposals, ask.seed, ask.halt.__bool__)
+    chosen = node_assignment(traffic, at, search, plain.current)
+    return [stop for held in chosen for stop in _stops_on(ask, judge, at, parts_of(traffic, at, held), plain)]
 
 
 def _stops_on(ask: Ask, judge: Judge, at: int, parts: Parts, plain: Path) -> list[Stop]:
