@@ -40,8 +40,12 @@ from placement.kernel_nodes import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from placement.kernel import Index
     from placement.kernel_nodes import NodeState
+
+    Table = NDArray[np.float64] | NDArray[np.uint8]
 
 COOL_EVERY = 64
 """Proposals at one temperature."""
@@ -164,6 +168,23 @@ def take_rows(s: NodeState, e: Index, place: Index) -> None:
 
 
 @compiled
+def copy(table: Table, to: Table) -> None:
+    """Copy a table, number by number: a copy of whole arrays would count references."""
+    for one in range(table.shape[0]):
+        for two in range(table.shape[1]):
+            to[one, two] = table[one, two]
+
+
+@compiled
+def remember(s: NodeState, e: Index, place: Index) -> None:
+    """Keep what ``serve`` computed of ``e`` in ``old_part[place]`` and ``old_missed[place]``."""
+    for node in range(len(s.size)):
+        s.old_part[place, node] = s.part[e, node]
+        for start in range(s.missed.shape[0]):
+            s.old_missed[place, start, node] = s.missed[start, e, node]
+
+
+@compiled
 def propose(
     s: NodeState,
     one: Index,
@@ -175,15 +196,13 @@ def propose(
     bits: np.uint64,
 ) -> None:
     """Weigh that expert ``one`` goes from a node to another and ``two`` (-1 = none) likewise; take it if it is accepted."""
-    s.old_part[0] = s.part[one]
-    s.old_missed[0] = s.missed[:, one]
+    remember(s, one, 0)
     moves = shift(s, one, leaves, comes)
-    s.trial_load[:] = s.load
-    s.trial_cost[:] = s.cost
+    copy(s.load, s.trial_load)
+    copy(s.cost, s.trial_cost)
     weigh_loads(s, one, 0)
     if two >= 0:
-        s.old_part[1] = s.part[two]
-        s.old_missed[1] = s.missed[:, two]
+        remember(s, two, 1)
         moves += shift(s, two, gone, new)
         weigh_loads(s, two, 1)
     over = overload(s.trial_load, s.limit)
@@ -205,8 +224,8 @@ def propose(
     take_rows(s, one, 0)
     if two >= 0:
         take_rows(s, two, 1)
-    s.load[:] = s.trial_load
-    s.cost[:] = s.trial_cost
+    copy(s.trial_load, s.load)
+    copy(s.trial_cost, s.cost)
     s.now[OVER], s.now[VALUE] = over, value
     s.clock[ACCEPTED] += 1
     if s.clock[ACCEPTED] % REFRESH == 0:
@@ -220,7 +239,7 @@ def keep(s: NodeState) -> None:
     value = s.now[VALUE] + s.now[PRICE] * arrivals(s) if s.now[PRICE] else s.now[VALUE]
     if s.now[OVER] < s.now[BEST_OVER] or (s.now[OVER] == s.now[BEST_OVER] and value < s.now[BEST] - LEAST):
         s.now[BEST], s.now[BEST_OVER] = value, s.now[OVER]
-        s.best[:] = s.held
+        copy(s.held, s.best)
 
 
 @compiled
