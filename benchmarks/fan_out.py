@@ -132,6 +132,12 @@ def outcome(
     return Outcome(fan, remote, planned_node_load(placement, plan, topology, choice), ratio, seconds)
 
 
+def _remote(plain: float, saved: float) -> str:
+    if np.isnan(plain):
+        return f"{'-':>10s} {'-':>5s} {'-':>6s}"
+    return f"{plain:10.3f} {saved:5.3f} {100 * (saved / plain - 1):+5.1f}%"
+
+
 def main(effort: str = "normal", weight: str = "1.0", layer_step: str = "1") -> None:
     """Print the table."""
     print(
@@ -158,7 +164,7 @@ def main(effort: str = "normal", weight: str = "1.0", layer_step: str = "1") -> 
                     f"{name:18s} {RANKS * width:5d} {choice:10s} {start:8s} {random:8.3f} | "
                     f"{plain.fan:10.3f} {saved.fan:6.3f} {100 * (saved.fan / plain.fan - 1):+5.1f}% "
                     f"({100 * must:+.0f}%, {100 * aim:+.0f}%) | "
-                    f"{plain.remote:10.3f} {saved.remote:5.3f} {100 * (saved.remote / plain.remote - 1):+5.1f}% | "
+                    f"{_remote(plain.remote, saved.remote)} | "
                     f"{saved.node_load:9.3f} | {plain.ratio:16.3f} {saved.ratio:5.3f} | "
                     f"{plain.seconds:.1f} {saved.seconds:.1f}",
                     flush=True,

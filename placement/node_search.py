@@ -56,13 +56,13 @@ MOST_WEIGHT = 1e6
 NODE_TOLERANCE = 1.05
 """Most planned load of a node over its fair share."""
 
-PER_EXPERT = {"fast": 100, "normal": 256, "thorough": 4000}
+PER_EXPERT = {"fast": 100, "normal": 1000, "thorough": 4000}
 """Proposals for every expert (or group) in the search for nodes in one layer."""
 
-MOST = {"fast": 12_000, "normal": 64_000, "thorough": 500_000}
+MOST = {"fast": 12_000, "normal": 256_000, "thorough": 500_000}
 """Most proposals in the search for nodes in one layer."""
 
-MOST_SAMPLES = {"fast": 2**12, "normal": 2**12, "thorough": 2**14}
+MOST_SAMPLES = {"fast": 2**12, "normal": 2**13, "thorough": 2**14}
 """Tokens whose routes the search for nodes weighs in a layer; of more, an evenly spaced choice."""
 
 MOST_SLICES = 64
