@@ -65,8 +65,8 @@ def copies_by_turn(tokens: NDArray[np.int64], blocks: Blocks, copies: int) -> ND
         # Blocks whose first choice takes copy ``shift``: b = shift - turn, + copies, + 2 copies, ... below their number.
         first = (shift - blocks.turn) % copies
         often = np.maximum(0, -(-(number - first) // copies)) / number
-        result[:, :, (place + shift) % copies] += (served * often[:, :, None, None]).sum(axis=1)
-    total = result.sum(axis=2, keepdims=True)
+        result[:, :, (place + shift) % copies] += np.cumsum(served * often[:, :, None, None], axis=1)[:, -1]
+    total = np.cumsum(result, axis=2)[:, :, -1:]
     parts: NDArray[np.float64] = np.divide(
         result, total, out=np.full_like(result, 1.0 / copies), where=total > 0
     )
@@ -76,15 +76,31 @@ def copies_by_turn(tokens: NDArray[np.int64], blocks: Blocks, copies: int) -> ND
 def _turns(tokens: NDArray[np.int64], chance: NDArray[np.float64], copies: int) -> NDArray[np.float64]:
     """Mean number of tokens k = j mod copies among Binomial(tokens, chance), float64 [..., copies].
 
-    With M tokens that number is (M - 1 - j - (M - 1 - j) mod copies) / copies + 1, and the chances of M mod copies are the
-    inverse Fourier transform of E[w^M] = (1 - q + q w)^tokens over the roots of unity w.
+    With M tokens that number is (M - 1 - j - (M - 1 - j) mod copies) / copies + 1.
     """
     place = np.arange(copies)
-    unity = np.exp(2j * np.pi * place / copies)
-    wave = (1 - chance[..., None] + chance[..., None] * unity) ** tokens[..., None]
-    remainder = np.fft.fft(wave, axis=-1).real / copies
+    remainder = _remainder(tokens, chance, copies)
+    left = np.zeros(remainder.shape)
+    for rest in range(copies):
+        left += remainder[..., rest, None] * ((rest - 1 - place) % copies)
     mean = (tokens * chance)[..., None]
-    behind = (place[None, :] - 1 - place[:, None]) % copies
-    left = (remainder[..., None, :] * behind).sum(axis=-1)
     number: NDArray[np.float64] = np.maximum(0.0, (mean - 1 - place - left) / copies + 1)
     return number
+
+
+def _remainder(tokens: NDArray[np.int64], chance: NDArray[np.float64], copies: int) -> NDArray[np.float64]:
+    """Chances of M mod copies for M among Binomial(tokens, chance), float64 [..., copies].
+
+    They are the coefficients of (1 - q + q x)^tokens modulo x^copies - 1: by squaring, so that every machine rounds alike.
+    """
+    shape = np.broadcast_shapes(tokens.shape, chance.shape)
+    result = np.zeros((*shape, copies))
+    result[..., 0] = 1.0
+    hit = chance[..., None]
+    for bit in range(int(tokens.max(initial=0)).bit_length() - 1, -1, -1):
+        square = np.zeros(result.shape)
+        for shift in range(copies):
+            square += result[..., shift, None] * np.roll(result, shift, axis=-1)
+        odd = ((tokens >> bit) & 1)[..., None] == 1
+        result = np.where(odd, (1 - hit) * square + hit * np.roll(square, 1, axis=-1), square)
+    return result

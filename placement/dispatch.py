@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 BY_SOURCE = ("nearest", "per_source")
 SGLANG_SEED = 42
+
+Known = dict[tuple[int, int], np.ndarray[Any, np.dtype[np.float64]]]
+"""Parts by expert and number of copies, float64 [slices, copies]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +116,26 @@ class Dispatcher:
         return exact or self._dispatch.name == "optimal"
 
     def parts(
-        self, layer: int, row: NDArray[np.int32], shares: NDArray[np.float64] | None = None
+        self,
+        layer: int,
+        row: NDArray[np.int32],
+        shares: NDArray[np.float64] | None = None,
+        known: Known | None = None,
     ) -> NDArray[np.float64]:
         """Part of its expert's tokens that every slot gets, float64 [slices, slots], or [1, slots] where slices are alike.
 
         ``row``: int [slots], -1 = empty. ``shares``: float64 [slots], for ``weighted``. Slots that are empty, unknown or on
-        a dead rank get 0.
+        a dead rank get 0. ``known``: what was found for other rows of this layer and can be used again; is added to.
         """
         copies = Copies.of(row, self._alive, self._trace.experts)
-        name, batch, steps = self._dispatch.name, self._trace.batch_tokens, self._trace.steps_per_slice
+        name, trace = self._dispatch.name, self._trace
         if name == "weighted" and shares is not None:
             return copies.weighted(shares)[None]
-        if name == "hash_row" and batch is not None:
-            return self._by_row(copies, layer, batch)
+        by_row = name == "hash_row" and trace.batch_tokens is not None
+        if by_row or (name == "block_round_robin" and trace.steps_per_slice is not None):
+            return self._by_place(copies, layer, {} if known is None else known)
         if name in BY_SOURCE:
             return self._by_source(copies, layer)[None]
-        if name == "block_round_robin" and steps is not None:
-            return self._by_turn(copies, layer, steps)
         if name == "optimal":
             return self._optimal(copies, layer)
         return copies.even()[None]
@@ -148,19 +154,37 @@ class Dispatcher:
         np.divide(tokens, expert, out=of_expert, where=expert > 0)
         return of_all, of_expert
 
-    def _by_row(self, copies: Copies, layer: int, batch: NDArray[np.float64]) -> NDArray[np.float64]:
-        of_all, of_expert = self._sources(layer)
-        result = np.zeros((self._trace.slices, len(copies.slot_expert)))
+    def _by_place(self, copies: Copies, layer: int, known: Known) -> NDArray[np.float64]:
+        """Parts by a token's place in its batch, which depend on nothing but the number of copies: found once for each expert."""
+        part = self._by_row if self._dispatch.name == "hash_row" else self._by_turn
+        result = np.where(copies.slot_expert >= 0, np.ones((self._trace.slices, 1)), 0.0)
         for slots, expert, count in copies.by_count():
-            part = copies_by_row(batch[:, None] * of_all, count)[:, :, copies.number[slots]]
-            result[:, slots] = (part * of_expert[:, expert]).sum(axis=1)
+            if count == 1:
+                continue
+            new = [one for one in np.unique(expert).tolist() if (one, count) not in known]
+            if new:
+                found = part(layer, np.array(new), count)
+                known.update({(one, count): found[:, place].copy() for place, one in enumerate(new)})
+            for slot, one, number in zip(slots.tolist(), expert.tolist(), copies.number[slots], strict=True):
+                result[:, slot] = known[one, count][:, number]
+        return result
+
+    def _by_row(self, layer: int, some: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+        """Part of each copy of the experts ``some`` by hash of the row, float64 [slices, some, count]."""
+        of_all, of_expert = self._sources(layer)
+        batch = np.ones(self._trace.slices) if self._trace.batch_tokens is None else self._trace.batch_tokens
+        part = copies_by_row(batch[:, None] * of_all, count)
+        result = np.zeros((self._trace.slices, len(some), count))
+        for rank, sent in enumerate(of_expert[:, some]):
+            result += part[:, rank, None] * sent[:, None]
         return result
 
     def _by_source(self, copies: Copies, layer: int) -> NDArray[np.float64]:
         _, of_expert = self._sources(layer)
         result = copies.even()
         for expert, slots in copies.replicated():
-            result[slots] = (self._table(expert, slots, self._live) * of_expert[:, expert]).sum(axis=1)
+            sent = self._table(expert, slots, self._live) * of_expert[:, expert]
+            result[slots] = np.cumsum(sent, axis=1)[:, -1]
         return result
 
     def _table(self, expert: int, slots: NDArray[np.int64], live: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -184,18 +208,14 @@ class Dispatcher:
         first[:, far] = np.equal.outer(np.arange(count), _fair_deal(count, int(far.sum()), self._deal))
         return first
 
-    def _by_turn(self, copies: Copies, layer: int, steps: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _by_turn(self, layer: int, some: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+        """Part of each copy of the experts ``some`` by turns, float64 [slices, some, count]."""
         of_all, of_expert = self._sources(layer)
-        tokens = self._trace.tokens[:, layer]
+        tokens, steps = self._trace.tokens[:, layer], self._trace.steps_per_slice
+        steps = np.ones(self._trace.slices, dtype=np.int64) if steps is None else steps
         choices = tokens.sum(axis=1)[:, None] * of_all / steps[:, None]
-        result = np.zeros((self._trace.slices, len(copies.slot_expert)))
-        for slots, expert, count in copies.by_count():
-            some = np.unique(expert)
-            turn = self._live % count * self._dispatch.offset_by_rank
-            blocks = Blocks(steps, choices, of_expert[:, some], turn)
-            part = copies_by_turn(tokens[:, some], blocks, count)
-            result[:, slots] = part[:, np.searchsorted(some, expert), copies.number[slots]]
-        return result
+        turn = self._live % count * self._dispatch.offset_by_rank
+        return copies_by_turn(tokens[:, some], Blocks(steps, choices, of_expert[:, some], turn), count)
 
     def _optimal(self, copies: Copies, layer: int) -> NDArray[np.float64]:
         tokens = self._trace.tokens[:, layer]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placement.cost import Roofline
-    from placement.dispatch import Dispatch
+    from placement.dispatch import Dispatch, Known
     from placement.layer import Layer
     from placement.result import Reason
     from placement.topology import Topology
@@ -115,7 +115,7 @@ class LayerObjective:
     """The objective in one layer.
 
     ``balanced``: float64 [slices], cost of perfect balance; ``loaded``: bool [slices]; ``weights``: float64 [slices], summing to 1
-    over the slices with load (all 0 without any).
+    over the slices with load (all 0 without any). ``known``: parts that later rows need not find again.
     """
 
     whole: Objective
@@ -123,6 +123,7 @@ class LayerObjective:
     balanced: NDArray[np.float64]
     loaded: NDArray[np.bool_]
     weights: NDArray[np.float64]
+    known: Known = field(default_factory=dict)
 
     def served(
         self, row: NDArray[np.int32], shares: NDArray[np.float64] | None = None
@@ -133,7 +134,7 @@ class LayerObjective:
         """
         whole = self.whole
         tokens, live, clock = whole.trace.tokens[:, self.at], whole.live, whole.clock
-        parts = whole.dispatcher.parts(self.at, row, shares)
+        parts = whole.dispatcher.parts(self.at, row, shares, self.known)
         of_slot = tokens[:, np.maximum(row, 0)]
         loads: NDArray[np.float64] = np.add.reduceat(of_slot * parts, whole.first_slot, axis=1)
         costs = np.zeros(loads.shape)

@@ -1,6 +1,8 @@
 """Dispatch: each rule gives the copies the tokens that its engine gives them."""
 
 from collections import Counter
+from fractions import Fraction
+from math import comb
 from random import Random
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from solver_inputs import one_slice, problems_with_map
 
 from placement import LoadTrace, Placement, Topology, TraceError, UnsupportedError, evaluate
-from placement.batches import HASH
+from placement.batches import HASH, _remainder
 from placement.dispatch import Dispatch, Dispatcher, assumptions
 from placement.models import DISPATCH
 
@@ -208,3 +210,32 @@ def test_what_cannot_be_scored_is_refused():
     trace = trace_of([1], source_tokens=np.ones((2, 1, 1), dtype=int))
     with pytest.raises(TraceError, match="source_tokens name 2 ranks, the topology has 4"):
         evaluate(Placement([[0, 0, 0, 0]]), trace, LONE, dispatch="nearest")
+
+
+@given(st.integers(0, 40), st.fractions(0, 1, max_denominator=50), st.integers(2, 5))
+@settings(deadline=None)
+def test_tokens_left_over_after_whole_rounds_have_binomial_chances(tokens, chance, copies):
+    """Added up in fractions, for every number of tokens that a block may get."""
+    exact = [Fraction(0)] * copies
+    for number in range(tokens + 1):
+        exact[number % copies] += comb(tokens, number) * chance**number * (1 - chance) ** (tokens - number)
+    found = _remainder(np.array([tokens]), np.array([float(chance)]), copies)[0]
+    assert found == pytest.approx([float(part) for part in exact], abs=1e-13)
+
+
+@pytest.mark.parametrize("dispatch", ["hash_row", "block_round_robin"])
+def test_parts_that_are_used_again_are_those_of_a_row_by_itself(dispatch):
+    """Rows with other copies of the same experts, valued one after the other."""
+    topology = Topology.uniform(ranks=4, slots_per_rank=2)
+    rng = np.random.default_rng(3)
+    trace = LoadTrace(
+        rng.integers(1, 90, (3, 1, 4)),
+        steps_per_slice=[1, 2, 7],
+        batch_tokens=[3, 8, 20],
+        source_tokens=rng.integers(0, 9, (4, 1, 4)),
+    )
+    rows = [[0, 1, 2, 3, 0, 1, 0, 2], [0, 1, 2, 3, 1, 2, 2, 3], [0, 1, 2, 3, 0, 3, 0, 2]]
+    dispatcher, known = Dispatcher(Dispatch(dispatch), trace, topology), {}
+    for row in np.array(rows, dtype=np.int32):
+        alone = Dispatcher(Dispatch(dispatch), trace, topology).parts(0, row)
+        assert dispatcher.parts(0, row, known=known).tobytes() == alone.tobytes()
