@@ -72,7 +72,7 @@ def heed_traffic(ask: Ask, traffic: Traffic, at: int, plain: Answer) -> Answer:
 
 def _stops_aside(ask: Ask, traffic: Traffic, judge: Judge, at: int, plain: Path) -> list[Stop]:
     """Stops whose experts keep to nodes that were chosen for the traffic."""
-    units = ask.trace.experts // traffic.group_size
+    units = ask.trace.experts // (traffic.group_size or 1)
     proposals = node_proposals(ask.effort, ask.limits.evaluations, MOST_SEARCHES * ask.trace.layers, units)
     search = NodeSearch(proposals, ask.seed, ask.halt.__bool__)
     chosen = node_assignment(traffic, at, search, plain.current)

@@ -26,7 +26,7 @@ def compile_kernels(dispatch: str = "even", *, traffic: bool = False) -> None:
         for current in (None, [[0, 1, 2, 3, 0, 1]]):
             solve(LoadTrace(tokens), topology, current, dispatch=dispatch, effort="fast", threads=1)
     if traffic:
-        two_nodes = Topology.uniform(ranks=2, nodes=2, slots_per_rank=3)
+        two_nodes = Topology.uniform(ranks=4, nodes=2, slots_per_rank=2)
         routes = Routes(np.arange(8).reshape(4, 1, 2) % 4, np.arange(4))
         trace = LoadTrace(np.ones((2, 1, 4), dtype=np.int64), routes=routes)
         solve(trace, two_nodes, dispatch=dispatch, traffic_weight=1.0, effort="fast", threads=1)

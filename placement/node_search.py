@@ -80,8 +80,9 @@ class Traffic:
     ``weight``: the caller's ``traffic_weight``, in units of NODE_COST. ``plan``: routes to plan with; ``score``: tokens of every
     layer from other requests, to score with. ``sources``: int64 [ranks, experts] of every layer, tokens by the live rank they
     started on; None = unknown. ``topology``: the live ranks. ``choice``: which copy a token takes. ``bins``: what is counted
-    once for a token; ``nodes``: the nodes. ``group_size``: consecutive experts that must share a node, 1 = none need to.
-    ``samples``: most routes that the search for nodes weighs in a layer. ``tolerance``: most load of a node over its fair share.
+    once for a token; ``nodes``: the nodes. ``group_size``: consecutive experts that must all keep to one node, None = no expert
+    needs to. ``samples``: most routes that the search for nodes weighs in a layer. ``tolerance``: most load of a node over its
+    fair share.
     """
 
     weight: float
@@ -94,7 +95,7 @@ class Traffic:
     choice: str
     bins: Bins
     nodes: Bins
-    group_size: int
+    group_size: int | None
     samples: int
     tolerance: float = NODE_TOLERANCE
 
@@ -148,7 +149,7 @@ def prepare(
     weight: float,
     *,
     dispatcher: str = NODE_DEDUPE,
-    group_size: int = 1,
+    group_size: int | None = None,
     choice: str = EVEN,
     effort: str = "normal",
 ) -> tuple[Traffic | None, tuple[Reason, ...]]:
@@ -242,7 +243,7 @@ def node_assignment(
     ``current``: row of the live map, from whose nodes the searches then start; the first ones need fewer moves.
     Empty where the layer has no load or no routes, or where a node could not be filled without an expert of another node.
     """
-    trace, topology, size = traffic.trace, traffic.topology, traffic.group_size
+    trace, topology, size = traffic.trace, traffic.topology, traffic.group_size or 1
     layer = make_layer(trace.tokens[:, at], trace.slice_weights(), topology)
     units = trace.experts // size
     room = make_room(topology, trace.experts, traffic.tolerance, size)
@@ -278,7 +279,7 @@ def parts_of(traffic: Traffic, at: int, held: NDArray[np.bool_]) -> Parts:
 
 
 def _figure(traffic: Traffic, at: int, layer: Layer, room: Room) -> Figure:
-    trace, topology, size = traffic.trace, traffic.topology, traffic.group_size
+    trace, topology, size = traffic.trace, traffic.topology, traffic.group_size or 1
     units = np.arange(0, trace.experts, size)
     samples = min(traffic.plan.samples, traffic.samples)
     some = np.arange(samples) * traffic.plan.samples // samples
@@ -302,7 +303,8 @@ def _figure(traffic: Traffic, at: int, layer: Layer, room: Room) -> Figure:
         start_parts(np.add.reduceat(traffic.starts(at), units, axis=1)),
         traffic.nodes.number,
         # A copy elsewhere that is taken by chance sends tokens to more nodes: only what no node can bear alone is split.
-        alone=size > 1 or (traffic.choice == EVEN and bool((sums.max(axis=1) <= room.load.max()).all())),
+        alone=traffic.group_size is not None
+        or (traffic.choice == EVEN and bool((sums.max(axis=1) <= room.load.max()).all())),
     )
 
 

@@ -122,7 +122,7 @@ def solve(
         cost,
         mean_loads(trace) if weighted else None,
     )
-    size = trace.experts // small.expert_groups if policy.hierarchical else 1
+    size = trace.experts // small.expert_groups if policy.hierarchical else None
     traffic, ignored = prepare(
         trace,
         topology,

@@ -142,3 +142,14 @@ def test_compiling_ahead_leaves_nothing_of_the_search_for_nodes_to_compile():
         solve(traced(1, knows), TOP, dispatch=dispatch, traffic_weight=1.0, effort="fast")
     solve(traced(1, "nothing"), TOP, choice="fewest", traffic_weight=1.0, effort="fast")
     assert anneal_nodes.signatures == compiled
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_groups_of_one_expert_each_stay_whole(live):
+    """As many groups as experts: an expert has all its copies on one node, with traffic as without."""
+    topology = Topology((2, 2, 1, 2), (0, 0, 1, 2), expert_groups=5)
+    trace = trace_of(block_picks(24, blocks=1, size=5, top_k=2, seed=48), np.arange(24), 5)
+    current = solve(trace, topology, effort="fast").placement if live else None
+    result = solve(trace, topology, current, traffic_weight=1.0, effort="fast")
+    assert result.policy == "hierarchical"
+    assert not violations(result.placement, topology, 5)
