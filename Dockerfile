@@ -10,7 +10,7 @@ COPY eplb/ eplb/
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
  && python -m venv /opt/eplb \
  && /opt/eplb/bin/pip install --no-cache-dir --constraint constraints.txt "$(ls /wheels/*.whl)[daemon]" \
- && /opt/eplb/bin/python -c "import placement; placement.compile_kernels()"
+ && /opt/eplb/bin/python -c "import placement as p; p.compile_kernels(); p.compile_kernels('optimal')"
 
 FROM python:3.12-slim AS runtime
 COPY --from=builder /opt/eplb /opt/eplb
