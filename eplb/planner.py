@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,9 @@ READY = "ready"
 START_LIMIT_S = 180.0
 """A process that has not compiled the search by then is given up; half a minute is usual where no machine code is kept."""
 
+SEARCH_PART = 0.6
+"""Part of the deadline after which a search ends with what it has; the rest is for valuing rows and for the plan itself."""
+
 HELD_OUT_PARTS = 4
 """One part in this many of the window, the newest, is kept from the solver and judges its plan."""
 
@@ -29,7 +32,8 @@ class PlanRequest:
     """Everything the solver needs, as plain arrays.
 
     ``tokens``: int64 [slices, layers, experts], oldest slice first. ``current``: int32 [layers, slots], the live map;
-    ``shares``: float64 [layers, slots] that it is served with, None = even.
+    ``shares``: float64 [layers, slots] that it is served with, None = even. ``search_s``: seconds after which the search ends
+    early, with the reason ``truncated``; None = never.
     """
 
     tokens: NDArray[np.int64]
@@ -42,6 +46,7 @@ class PlanRequest:
     dispatch: str = "even"
     effort: str = "normal"
     seed: int = 0
+    search_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ def make_plan(request: PlanRequest) -> PlanResult:
         dispatch=request.dispatch,
         effort=request.effort,
         seed=request.seed,
+        should_stop=None if request.search_s is None else _Until(started_s + request.search_s).passed,
     )
     target = result.placement
     shares = target.shares
@@ -113,6 +119,16 @@ def make_plan(request: PlanRequest) -> PlanResult:
         solve_s=time.monotonic() - started_s,
         reasons=tuple((reason.code, reason.sentence) for reason in result.reasons),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Until:
+    """A time of the monotonic clock, in seconds."""
+
+    end_s: float
+
+    def passed(self) -> bool:
+        return time.monotonic() >= self.end_s
 
 
 def _serve(pipe: Connection, dispatch: str) -> None:
@@ -134,6 +150,7 @@ def _serve(pipe: Connection, dispatch: str) -> None:
 class Planner:
     """At most one solve at a time, in a process that is kept warm and killed when ``deadline_s`` has passed.
 
+    Most of the deadline is for the search, which then ends with what it has: a pool too large for the effort still gets a plan.
     ``dispatch``: the rule whose search is compiled ahead; requests with others are answered too, the first one later.
     """
 
@@ -169,7 +186,7 @@ class Planner:
             raise RuntimeError("a plan is already being made")
         self._started_s = time.monotonic()
         try:
-            self._ready_pipe().send(request)
+            self._ready_pipe().send(replace(request, search_s=SEARCH_PART * self.deadline_s))
         except OSError:
             # The process died under the request: poll finds the closed pipe and says so.
             return

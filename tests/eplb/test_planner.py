@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from eplb.planner import PlanFailure, Planner, PlanRequest, PlanResult, make_plan
+from placement import LoadTrace, Placement, Topology, evaluate, violations
 
 RANKS, SLOTS_PER_RANK, EXPERTS, LAYERS, SLICES = 4, 3, 8, 2, 16
 
@@ -58,6 +59,22 @@ def test_too_few_slices_are_refused():
         make_plan(request_of(slices=3))
 
 
+@pytest.mark.parametrize("dispatch", ["even", "nearest", "optimal"])
+def test_a_search_out_of_time_still_gives_a_plan(dispatch):
+    """No worse than the live map on the slices that it saw, and it says that it was cut short."""
+    request = request_of(dispatch=dispatch, effort="thorough", search_s=0.0)
+    plan = make_plan(request)
+    topology = Topology.uniform(ranks=RANKS, nodes=2, slots_per_rank=SLOTS_PER_RANK)
+    seen = LoadTrace(request.tokens[: plan.slices_planned])
+    after, before = (
+        evaluate(Placement(rows), seen, topology, dispatch=dispatch).mean_ratio
+        for rows in (plan.target, request.current)
+    )
+    assert after <= before + 1e-9
+    assert "truncated" in [code for code, _ in plan.reasons]
+    assert not violations(Placement(plan.target), topology, EXPERTS)
+
+
 @pytest.mark.slow
 def test_process_answers_and_is_reused():
     """The process gives the same plan as the function and stays for the next request."""
@@ -91,8 +108,14 @@ def test_refused_input_comes_back_as_a_named_failure():
 @pytest.mark.slow
 def test_pln_13_deadline_kills_the_solve_and_the_next_one_works():
     """PLN-13: a solve beyond its deadline is a failure event, its process is gone, and the next request is served."""
-    planner = Planner(deadline_s=0.0)
+    planner = Planner(deadline_s=60.0)
     try:
+        planner.start(request_of())
+        assert isinstance(wait_for(planner), PlanResult)
+        os.kill(
+            planner.pid, signal.SIGSTOP
+        )  # a solve ends its search by itself: only one that hangs is beyond its deadline
+        planner.deadline_s = 0.0
         planner.start(request_of())
         answer = wait_for(planner)
         assert isinstance(answer, PlanFailure)
