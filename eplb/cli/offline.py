@@ -167,7 +167,7 @@ def _current(path: Path, file: TraceFile, topology: Topology) -> Placement:
 def _check_layers(path: Path, neutral: NeutralMap, file: TraceFile) -> None:
     if neutral.model_layer != file.model_layer:
         raise FileError(
-            f"{path}: rows are model layers {_short(neutral.model_layer)}, the trace has {_short(file.model_layer)}"
+            f"{path}: rows are model layers {_short(neutral.model_layer or ())}, the trace has {_short(file.model_layer)}"
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -77,7 +77,7 @@ class TraceFile:
 
     ``trace``: tokens int64 [slices, layers, experts], with routes where the file holds picks and ``most_routes`` asks for them.
     ``slices_from``: how the slices were made, as words. ``format``: name of the format. ``phase``, ``domain``: of every slice,
-    None = unknown. ``live_map``: the map under which the counts were taken, where the file holds it.
+    '' = unknown for that slice, None = for all. ``live_map``: the map under which the counts were taken, where the file holds it.
     """
 
     trace: LoadTrace
@@ -119,6 +119,7 @@ class Format:
 
     ``recognises``: cheap look at a path (a file's head, a folder's names); never raises. ``suffix``: of a map file it writes.
     ``read_sequences``: picks request by request, in file order, for what needs more than counts.
+    ``write_sequences``: writes such requests, given what is known of their layers. ``write_trace``: writes the slices.
     All readers and writers raise ``eplb.errors.FileError`` and nothing else; see ``files`` for the rules of reading.
     """
 
@@ -129,5 +130,7 @@ class Format:
     read_sequences: Callable[[Path, ReadOptions], Iterator[Sequence]] | None = None
     read_map: Callable[[Path, MapFacts], NeutralMap] | None = None
     write_map: Callable[[Path, NeutralMap], Written] | None = None
+    write_trace: Callable[[Path, TraceFile], Written] | None = None
+    write_sequences: Callable[[Path, Iterable[Sequence], Layers], Written] | None = None
     suffix: str = ".json"
     aliases: tuple[str, ...] = field(default=())

@@ -2,35 +2,39 @@
 
     {"schema": "eplb-map/1",
      "pool": {"ranks": 8, "nodes": 2, "slots_per_rank": 5, "experts": 32},
-     "model_layer": [3, 4],
+     "model_layer": [3, 4] or null,
+     "hidden_layers": 5,
      "physical_to_logical": [[0, 1, ...], [...]],
      "shares": [[1.0, 0.5, ...], [...]] or null}
 
-Rows stand in the order of ``model_layer``; slots are numbered rank by rank; -1 = empty slot.
+Rows stand in the order of ``model_layer``, null = it is not known which layers they are; ``hidden_layers``, the layers of the
+model with its dense ones, is left out when it is not known. Slots are numbered rank by rank; -1 = empty slot.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eplb.errors import FileError
+from eplb.formats.facts import Format, Layers, MapFacts, Written
+from eplb.formats.files import head, parse_json, read_text, steady, write_text
+from eplb.formats.layers import layers_of
 from placement import Placement, Topology, violations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
 SCHEMA = "eplb-map/1"
 POOL_KEYS = ("ranks", "nodes", "slots_per_rank", "experts")
-KEYS = ("schema", "pool", "model_layer", "physical_to_logical", "shares")
+KEYS = ("schema", "pool", "model_layer", "hidden_layers", "physical_to_logical", "shares")
+OPTIONAL_KEYS = ("hidden_layers", "shares")
 SHARE_ERROR = 1e-6
 """Most by which the shares of one expert may miss 1."""
 
@@ -39,15 +43,22 @@ SHARE_ERROR = 1e-6
 class NeutralMap:
     """A map with the facts of its pool.
 
-    ``model_layer``: the model's layer number of every row. ``placement``: int32 [layers, slots] and optional shares.
+    ``model_layer``: the model's layer number of every row, None = unknown. ``placement``: int32 [layers, slots] and optional
+    shares. ``hidden_layers``: layers of the model, dense ones included, draft ones not; None = unknown.
     """
 
     ranks: int
     nodes: int
     slots_per_rank: int
     experts: int
-    model_layer: tuple[int, ...]
+    model_layer: tuple[int, ...] | None
     placement: Placement
+    hidden_layers: int | None = None
+
+    @property
+    def layers(self) -> Layers:
+        """Which layers of the model the rows are."""
+        return Layers(self.model_layer, self.hidden_layers)
 
     def topology(self) -> Topology:
         """The pool as the solver sees it."""
@@ -58,11 +69,13 @@ def dump_map(neutral: NeutralMap) -> str:
     """Write a map as JSON text with one row a line; equal maps give equal text."""
     rows = neutral.placement.physical_to_logical
     shares = neutral.placement.shares
+    layers = neutral.model_layer
     pool = {key: int(getattr(neutral, key)) for key in POOL_KEYS}
     parts = [
         f'"schema": {json.dumps(SCHEMA)}',
         f'"pool": {json.dumps(pool)}',
-        f'"model_layer": {json.dumps([int(layer) for layer in neutral.model_layer])}',
+        f'"model_layer": {json.dumps(None if layers is None else [int(layer) for layer in layers])}',
+        *([] if neutral.hidden_layers is None else [f'"hidden_layers": {int(neutral.hidden_layers)}']),
         f'"physical_to_logical": {_lines(rows.tolist())}',
         f'"shares": {"null" if shares is None else _lines(shares.tolist())}',
     ]
@@ -75,21 +88,7 @@ def write_map(path: Path, neutral: NeutralMap) -> None:
     Raises:
         FileError: the file cannot be written; nothing is left behind.
     """
-    text = dump_map(neutral)
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        raise FileError(f"{path}: cannot be written: {error.strerror}") from error
+    write_text(path, dump_map(neutral))
 
 
 def read_map(path: Path, *, live: bool = False) -> NeutralMap:
@@ -100,14 +99,15 @@ def read_map(path: Path, *, live: bool = False) -> NeutralMap:
     Raises:
         FileError: names the file, the place, the value and what was expected.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{path}: cannot be read: {error}") from error
-    try:
-        return parse_map(text, live=live)
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
+
+    def attempt() -> NeutralMap:
+        text = read_text(path)
+        try:
+            return parse_map(text, live=live)
+        except FileError as error:
+            raise FileError(f"{path}: {error}") from error
+
+    return steady(path, attempt)
 
 
 def parse_map(text: str, *, live: bool = False) -> NeutralMap:
@@ -116,25 +116,22 @@ def parse_map(text: str, *, live: bool = False) -> NeutralMap:
     Raises:
         FileError: names the place, the value and what was expected.
     """
-    try:
-        document = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"not JSON: {error}") from error
+    document = parse_json(text)
     _check_keys(document)
     pool = document["pool"]
     facts = {key: _integer(pool[key], f"pool.{key}", 1) for key in POOL_KEYS}
     slots = facts["ranks"] * facts["slots_per_rank"]
     if facts["nodes"] > facts["ranks"]:
         raise FileError(f"pool has {facts['nodes']} nodes for {facts['ranks']} ranks")
-    layers = document["model_layer"]
-    if not isinstance(layers, list) or not layers:
-        raise FileError(f"model_layer is {layers!r}, expected the layer number of every row")
-    numbers = tuple(_integer(layer, f"model_layer[{at}]", 0) for at, layer in enumerate(layers))
-    if len(set(numbers)) != len(numbers):
-        raise FileError(f"model_layer names a layer twice: {list(numbers)}")
-    rows = _rows(document["physical_to_logical"], len(numbers), slots, facts["experts"])
+    layers = _layers(document)
+    rows = _rows(document["physical_to_logical"], layers.model_layer, slots, facts["experts"])
     shares = _shares(document["shares"], rows)
-    neutral = NeutralMap(**facts, model_layer=numbers, placement=Placement(rows, shares))
+    neutral = NeutralMap(
+        **facts,
+        model_layer=layers.model_layer,
+        placement=Placement(rows, shares),
+        hidden_layers=layers.hidden_layers,
+    )
     if not live:
         _check_valid(neutral)
     return neutral
@@ -142,10 +139,6 @@ def parse_map(text: str, *, live: bool = False) -> NeutralMap:
 
 def _lines(rows: Sequence[Sequence[float]]) -> str:
     return "[\n  " + ",\n  ".join(json.dumps(row) for row in rows) + "]"
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number that a map may hold")
 
 
 def _check_keys(document: Any) -> None:
@@ -156,14 +149,31 @@ def _check_keys(document: Any) -> None:
     schema = document.get("schema")
     if schema != SCHEMA:
         raise FileError(f"schema is {schema!r}, this version reads {SCHEMA!r}")
-    missing = [key for key in KEYS if key not in document and key != "shares"]
+    missing = [key for key in KEYS if key not in document and key not in OPTIONAL_KEYS]
     unknown = [key for key in document if key not in KEYS]
     if missing or unknown:
         raise FileError(f"keys missing: {missing}, unknown: {unknown}; expected {list(KEYS)}")
-    document.setdefault("shares", None)
+    for key in OPTIONAL_KEYS:
+        document.setdefault(key, None)
     pool = document["pool"]
     if not isinstance(pool, dict) or set(pool) != set(POOL_KEYS):
         raise FileError(f"pool is {pool!r}, expected an object with {list(POOL_KEYS)}")
+
+
+def _layers(document: dict[str, Any]) -> Layers:
+    found, hidden = document["model_layer"], document["hidden_layers"]
+    numbers = None
+    if found is not None:
+        if not isinstance(found, list) or not found:
+            raise FileError(
+                f"model_layer is {found!r}, expected the layer number of every row, or null = unknown"
+            )
+        numbers = tuple(_integer(layer, f"model_layer[{at}]", 0) for at, layer in enumerate(found))
+        if len(set(numbers)) != len(numbers):
+            raise FileError(f"model_layer names a layer twice: {list(numbers)}")
+    if hidden is not None:
+        _integer(hidden, "hidden_layers", max(numbers or (0,)) + 1)
+    return Layers(numbers, hidden)
 
 
 def _integer(value: Any, where: str, least: int, most: int = 2**31 - 1) -> int:
@@ -174,10 +184,11 @@ def _integer(value: Any, where: str, least: int, most: int = 2**31 - 1) -> int:
     return value
 
 
-def _table(value: Any, name: str, layers: int, slots: int) -> list[list[Any]]:
-    if not isinstance(value, list) or len(value) != layers:
-        found = len(value) if isinstance(value, list) else type(value).__name__
-        raise FileError(f"{name} has {found} rows, model_layer {layers}")
+def _table(value: Any, name: str, layers: int | None, slots: int) -> list[list[Any]]:
+    if not isinstance(value, list) or not value:
+        raise FileError(f"{name} has {type(value).__name__} rows, expected a list of rows of slots")
+    if layers is not None and len(value) != layers:
+        raise FileError(f"{name} has {len(value)} rows, model_layer {layers}")
     for at, row in enumerate(value):
         if not isinstance(row, list) or len(row) != slots:
             found = len(row) if isinstance(row, list) else type(row).__name__
@@ -185,8 +196,8 @@ def _table(value: Any, name: str, layers: int, slots: int) -> list[list[Any]]:
     return value
 
 
-def _rows(value: Any, layers: int, slots: int, experts: int) -> NDArray[np.int32]:
-    table = _table(value, "physical_to_logical", layers, slots)
+def _rows(value: Any, numbers: tuple[int, ...] | None, slots: int, experts: int) -> NDArray[np.int32]:
+    table = _table(value, "physical_to_logical", None if numbers is None else len(numbers), slots)
     rows = [
         [
             _integer(expert, f"physical_to_logical[{at}][{slot}]", -1, experts - 1)
@@ -224,3 +235,37 @@ def _check_valid(neutral: NeutralMap) -> None:
             f"not a valid map: {found[0].sentence}"
             + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")
         )
+
+
+def _recognises(path: Path) -> bool:
+    return b'"eplb-map/' in head(path)
+
+
+def _read(path: Path, facts: MapFacts) -> NeutralMap:
+    neutral = read_map(path, live=True)
+    for key in ("ranks", "nodes", "experts"):
+        asked, found = getattr(facts, key), getattr(neutral, key)
+        if asked is not None and asked != found:
+            raise FileError(f"{path}: the map is for {found} {key}, asked for {asked}")
+    rows = neutral.placement.physical_to_logical.shape[0]
+    try:
+        layers = layers_of(neutral.layers, facts.layers, rows)
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from error
+    return replace(neutral, model_layer=layers.model_layer, hidden_layers=layers.hidden_layers)
+
+
+def _write(path: Path, neutral: NeutralMap) -> Written:
+    write_map(path, neutral)
+    return Written((path,), ())
+
+
+FORMATS = (
+    Format(
+        name="neutral",
+        title="our own map file (JSON)",
+        recognises=_recognises,
+        read_map=_read,
+        write_map=_write,
+    ),
+)

@@ -1,0 +1,33 @@
+"""Which layers of the model the rows of a trace or a map are: what the file says, and what a person says of it."""
+
+from __future__ import annotations
+
+from eplb.errors import FileError
+from eplb.formats.facts import Layers
+
+
+def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
+    """What is known of the rows: what a person gives overrides what the file says, field by field.
+
+    Raises:
+        FileError: the layers are not ``rows`` different numbers below ``hidden_layers``.
+    """
+    numbers = found.model_layer if given.model_layer is None else given.model_layer
+    hidden = found.hidden_layers if given.hidden_layers is None else given.hidden_layers
+    if numbers is not None and (len(numbers) != rows or len(set(numbers)) != rows or min(numbers) < 0):
+        raise FileError(
+            f"model_layer names {len(numbers)} layers {_short(numbers)}, expected {rows} different numbers, one for every row: "
+            f"give the right ones with --moe-layers"
+        )
+    if hidden is not None and hidden < max([rows, *(layer + 1 for layer in numbers or ())]):
+        raise FileError(
+            f"hidden_layers is {hidden}, but there are {rows} rows"
+            + (f" and the last is model layer {max(numbers)}" if numbers else "")
+            + ": give the number of layers of the model, dense ones included, with --hidden-layers"
+        )
+    return Layers(numbers, hidden)
+
+
+def _short(numbers: tuple[int, ...]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:6])
+    return f"({shown}{', ...' if len(numbers) > 6 else ''})"
