@@ -13,21 +13,24 @@ import click
 import numpy as np
 
 from eplb.cli import exits
+from eplb.cli.progress import progress, say
 from eplb.errors import FileError
+from eplb.formats.facts import SEQUENCES_PER_SLICE, ReadOptions
 from eplb.formats.neutral import NeutralMap, read_map, write_map
-from eplb.formats.traces import SEQUENCES_PER_SLICE, read_trace
+from eplb.formats.registry import read_trace
 from placement import Limits, LoadTrace, Placement, Topology, evaluate, solve, violations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from eplb.formats.traces import TraceFile
+    from eplb.formats.facts import TraceFile
     from placement import Result
 
 WORST_LAYERS = 5
 RANKS_MAX = 4096
 """More ranks than any expert-parallel group has; beyond it a number is a slip of the pen."""
 FILE = click.Path(path_type=Path, dir_okay=False)
+TRACE = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class _HeldOut:
 
 
 @click.command()
-@click.argument("trace", type=FILE)
+@click.argument("trace", type=TRACE)
 @click.option(
     "--ranks", type=click.IntRange(1, RANKS_MAX), required=True, help="Ranks of the expert-parallel group."
 )
@@ -85,7 +88,7 @@ class _HeldOut:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("-o", "--output", type=FILE, required=True, help="Map file to write.")
 def place(trace: Path, output: Path, **options: Any) -> int:
-    """Compute a placement from TRACE (.npz) and write it as a map file.
+    """Compute a placement from TRACE (a file or folder in any known format) and write it as a map file.
 
     With --current the map is written only when it moves something; otherwise the exit code is 3.
     """
@@ -94,8 +97,7 @@ def place(trace: Path, output: Path, **options: Any) -> int:
     topology = Topology.uniform(
         ranks=options["ranks"], nodes=options["nodes"], slots_per_rank=options["slots_per_rank"]
     )
-    _say(f"reading {trace}")
-    file = read_trace(trace, experts=options["experts"], sequences_per_slice=options["sequences_per_slice"])
+    file = _read(trace, options["experts"], options["sequences_per_slice"])
     current = None if options["current"] is None else _current(options["current"], file, topology)
     limits = Limits(moves=options["moves"], bytes_per_expert=options["bytes_per_expert"])
 
@@ -115,7 +117,7 @@ def place(trace: Path, output: Path, **options: Any) -> int:
 
 @click.command("eval")
 @click.argument("map_file", metavar="MAP", type=FILE)
-@click.argument("trace", type=FILE)
+@click.argument("trace", type=TRACE)
 @click.option(
     "--dispatch",
     type=click.Choice(["even", "weighted"]),
@@ -132,24 +134,27 @@ def place(trace: Path, output: Path, **options: Any) -> int:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def evaluate_cmd(map_file: Path, trace: Path, dispatch: str, sequences_per_slice: int, as_json: bool) -> None:
-    """Score MAP on TRACE (.npz): how much hotter than the mean the hottest rank is, slice by slice and layer by layer."""
+    """Score MAP on TRACE: how much hotter than the mean the hottest rank is, slice by slice and layer by layer."""
     neutral = read_map(map_file, live=True)
-    _say(f"reading {trace}")
-    file = read_trace(trace, experts=neutral.experts, sequences_per_slice=sequences_per_slice)
+    file = _read(trace, neutral.experts, sequences_per_slice)
     _check_layers(map_file, neutral, file)
     report = _eval_report(neutral, file, dispatch)
     click.echo(json.dumps(report, indent=2) if as_json else _eval_text(report))
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+def _read(trace: Path, experts: int | None, sequences_per_slice: int) -> TraceFile:
+    say(f"reading {trace}")
+    options = ReadOptions(
+        experts=experts, sequences_per_slice=sequences_per_slice, progress=progress(f"reading {trace.name}")
+    )
+    return read_trace(trace, options)
 
 
 def _timed(planned: Callable[[LoadTrace], Result], trace: LoadTrace) -> Result:
-    _say(f"solving {trace.layers} layers x {trace.experts} experts on {trace.slices} slices")
+    say(f"solving {trace.layers} layers x {trace.experts} experts on {trace.slices} slices")
     start_s = time.monotonic()
     result = planned(trace)
-    _say(f"solved in {time.monotonic() - start_s:.1f} s")
+    say(f"solved in {time.monotonic() - start_s:.1f} s")
     return result
 
 
@@ -165,10 +170,12 @@ def _current(path: Path, file: TraceFile, topology: Topology) -> Placement:
 
 
 def _check_layers(path: Path, neutral: NeutralMap, file: TraceFile) -> None:
-    if neutral.model_layer != file.model_layer:
-        raise FileError(
-            f"{path}: rows are model layers {_short(neutral.model_layer or ())}, the trace has {_short(file.model_layer)}"
-        )
+    ours, theirs = neutral.model_layer, file.layers.model_layer
+    rows = neutral.placement.physical_to_logical.shape[0]
+    if ours is not None and theirs is not None and ours != theirs:
+        raise FileError(f"{path}: rows are model layers {_short(ours)}, the trace has {_short(theirs)}")
+    if rows != file.trace.layers:
+        raise FileError(f"{path}: the map has {rows} layers, the trace {file.trace.layers}")
 
 
 def _short(layers: tuple[int, ...]) -> str:
@@ -206,8 +213,9 @@ def _neutral(file: TraceFile, topology: Topology, placement: Placement) -> Neutr
         nodes=topology.nodes,
         slots_per_rank=topology.slots // topology.ranks,
         experts=file.trace.experts,
-        model_layer=file.model_layer,
+        model_layer=file.layers.model_layer,
         placement=placement,
+        hidden_layers=file.layers.hidden_layers,
     )
 
 
@@ -313,7 +321,8 @@ def _eval_report(neutral: NeutralMap, file: TraceFile, dispatch: str) -> dict[st
     score = evaluate(neutral.placement, file.trace, topology, dispatch=dispatch)
     known = score.ratio[~np.isnan(score.ratio)]
     mean = score.mean_ratio
-    layers = zip(file.model_layer, score.layer_ratio().tolist(), strict=True)
+    numbers = file.layers.model_layer or neutral.model_layer or (None,) * file.trace.layers
+    layers = enumerate(zip(numbers, score.layer_ratio().tolist(), strict=True))
     return {
         "slices": file.trace.slices,
         "slices_from": file.slices_from,
@@ -323,7 +332,9 @@ def _eval_report(neutral: NeutralMap, file: TraceFile, dispatch: str) -> dict[st
         "ratio_worst": _number(float(known.max())) if known.size else None,
         "excess": None if isnan(mean) else _number(mean - 1),
         "waste_share": None if isnan(mean) else _number(1 - 1 / mean),
-        "layers": [{"model_layer": layer, "ratio": _number(ratio)} for layer, ratio in layers],
+        "layers": [
+            {"row": row, "model_layer": layer, "ratio": _number(ratio)} for row, (layer, ratio) in layers
+        ],
         "violations": [
             {"code": v.code, "sentence": v.sentence}
             for v in violations(neutral.placement, topology, neutral.experts)
@@ -343,7 +354,9 @@ def _eval_text(report: dict[str, Any]) -> str:
         lines.append(f"waste      {report['waste_share']:.1%} of the time of these layers is spent waiting")
     loaded = [layer for layer in report["layers"] if layer["ratio"] is not None]
     worst = sorted(loaded, key=lambda layer: -layer["ratio"])[:WORST_LAYERS]
-    shown = ", ".join(f"{layer['model_layer']} ({layer['ratio']:.3f})" for layer in worst)
-    lines.append(f"hottest    model layers {shown}" if worst else "hottest    no layer has load")
+    key = "row" if any(layer["model_layer"] is None for layer in worst) else "model_layer"
+    shown = ", ".join(f"{layer[key]} ({layer['ratio']:.3f})" for layer in worst)
+    what = "rows" if key == "row" else "model layers"
+    lines.append(f"hottest    {what} {shown}" if worst else "hottest    no layer has load")
     lines.extend(f"violation  {found['code']}: {found['sentence']}" for found in report["violations"])
     return "\n".join(lines)

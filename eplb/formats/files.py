@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from eplb.errors import FileError
+from placement import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,6 +62,23 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size
+
+
+@contextmanager
+def in_file(path: Path) -> Iterator[None]:
+    """Let every error of the block start with ``path``; what a trace cannot be, and what memory cannot hold, is one too.
+
+    Raises:
+        FileError: in place of what the block raised.
+    """
+    try:
+        yield
+    except (FileError, TraceError) as error:
+        if str(error).startswith(f"{path}: "):
+            raise
+        raise FileError(f"{path}: {error}") from error
+    except MemoryError as error:
+        raise FileError(f"{path}: needs more memory than there is: {error or 'out of memory'}") from error
 
 
 @contextmanager
@@ -125,14 +143,19 @@ def read_text(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> str:
         raise FileError(f"{path}: cannot be read: not UTF-8 text (byte {error.start})") from error
 
 
-def parse_json(text: str | bytes) -> Any:
-    """A JSON document; NaN, infinities and a key given twice are refused.
+def parse_json(text: str | bytes, *, whole: bool = False) -> Any:
+    """A JSON document; NaN, infinities and a key given twice are refused; with ``whole`` also 2.0 and 1e3.
 
     Raises:
         FileError: it is not JSON; says where. The caller knows the path.
     """
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_distinct)
+        return json.loads(
+            text,
+            parse_constant=_no_number,
+            parse_float=_no_number if whole else float,
+            object_pairs_hook=_distinct,
+        )
     except (ValueError, RecursionError, MemoryError) as error:
         raise FileError(f"not JSON: {error or type(error).__name__}") from error
 
@@ -145,11 +168,8 @@ def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> Any:
     """
 
     def attempt() -> Any:
-        text = read_text(path, most_bytes=most_bytes)
-        try:
-            return parse_json(text)
-        except FileError as error:
-            raise FileError(f"{path}: {error}") from error
+        with in_file(path):
+            return parse_json(read_text(path, most_bytes=most_bytes))
 
     return steady(path, attempt)
 
@@ -219,8 +239,8 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number that a document may hold")
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text[:40]} is not a number that may stand here")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

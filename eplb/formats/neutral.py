@@ -21,7 +21,7 @@ import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Written
-from eplb.formats.files import head, parse_json, read_text, steady, write_text
+from eplb.formats.files import head, in_file, parse_json, read_text, steady, write_text
 from eplb.formats.layers import layers_of
 from placement import Placement, Topology, violations
 
@@ -101,11 +101,8 @@ def read_map(path: Path, *, live: bool = False) -> NeutralMap:
     """
 
     def attempt() -> NeutralMap:
-        text = read_text(path)
-        try:
-            return parse_map(text, live=live)
-        except FileError as error:
-            raise FileError(f"{path}: {error}") from error
+        with in_file(path):
+            return parse_map(read_text(path), live=live)
 
     return steady(path, attempt)
 
@@ -247,11 +244,8 @@ def _read(path: Path, facts: MapFacts) -> NeutralMap:
         asked, found = getattr(facts, key), getattr(neutral, key)
         if asked is not None and asked != found:
             raise FileError(f"{path}: the map is for {found} {key}, asked for {asked}")
-    rows = neutral.placement.physical_to_logical.shape[0]
-    try:
-        layers = layers_of(neutral.layers, facts.layers, rows)
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
+    with in_file(path):
+        layers = layers_of(neutral.layers, facts.layers, neutral.placement.physical_to_logical.shape[0])
     return replace(neutral, model_layer=layers.model_layer, hidden_layers=layers.hidden_layers)
 
 

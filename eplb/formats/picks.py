@@ -8,16 +8,13 @@ import numpy as np
 
 from eplb.errors import FileError
 from placement import Routes
+from placement.routes import MOST_EXPERTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-MOST_EXPERTS = 65_536
-"""Experts of one layer that picks may name: an id above it is damage, not a model."""
-MOST_ROUTE_EXPERTS = 2**15
-"""Ids that routes can hold, see ``placement.routes``."""
 CHUNK_PICKS = 2**20
 """Picks that are looked at together: temporary arrays stay within tens of megabytes."""
 
@@ -83,15 +80,9 @@ class RouteSample:
         self.twins = 0
 
     def add(self, picks: NDArray[Any], request: int) -> None:
-        """Add the picks of one request, whole numbers [tokens, layers, top_k].
-
-        Raises:
-            FileError: an id is higher than routes can hold.
-        """
+        """Add the checked picks of one request, whole numbers [tokens, layers, top_k]."""
         if not self._most:
             return
-        if picks.size and int(picks.max()) >= MOST_ROUTE_EXPERTS:
-            raise FileError(f"routes hold ids below {MOST_ROUTE_EXPERTS}, picks name {int(picks.max())}")
         first = -self._seen % self._every
         for at in range(first, len(picks), self._every):
             token = self._seen + at

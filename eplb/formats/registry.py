@@ -128,9 +128,14 @@ def write_trace(path: Path, file: TraceFile, name: str) -> Written:
 
 
 def write_sequences(
-    path: Path, sequences: Iterable[Sequence], name: str, layers: Layers | None = None
+    path: Path,
+    sequences: Iterable[Sequence],
+    name: str,
+    *,
+    layers: Layers | None = None,
+    experts: int | None = None,
 ) -> Written:
-    """Write the picks of a trace, request by request, in the format ``name``.
+    """Write the picks of a trace, request by request, in the format ``name``; ``experts``: of the model, None = unknown.
 
     Raises:
         FileError: the format is not written, a sequence cannot be used, or the file cannot be written.
@@ -138,7 +143,7 @@ def write_sequences(
     found = named(name)
     if found.write_sequences is None:
         raise FileError(f"{found.name} ({found.title}) takes no picks: use {_those_with('write_sequences')}")
-    return found.write_sequences(path, sequences, layers or Layers())
+    return found.write_sequences(path, sequences, layers or Layers(), experts)
 
 
 def _of(path: Path, name: str | None) -> Format:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eplb.errors import FileError
-from eplb.formats.facts import PHASES, Note
+from eplb.formats.facts import PHASES, Layers, Note, TraceFile
+from eplb.formats.layers import layers_of
 from eplb.formats.picks import RouteSample, add_picks, check_picks
 from placement import LoadTrace, TraceError
 
@@ -52,6 +53,22 @@ class Slices:
     domain: tuple[str, ...] | None
     slices_from: str
     notes: tuple[Note, ...]
+
+    def as_file(self, name: str, found: Layers, options: ReadOptions) -> TraceFile:
+        """The trace file of the format ``name`` that these slices were read from; ``found``: what it says of its layers.
+
+        Raises:
+            FileError: the layers do not fit.
+        """
+        return TraceFile(
+            trace=self.trace,
+            layers=layers_of(found, options.layers, self.trace.layers),
+            slices_from=self.slices_from,
+            format=name,
+            phase=self.phase,
+            domain=self.domain,
+            notes=self.notes,
+        )
 
 
 @dataclass(slots=True, eq=False)
