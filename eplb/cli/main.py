@@ -77,6 +77,9 @@ def root() -> click.Group:
         "resume": LazyCommand(f"{daemon}:resume", "Act on a paused pool again."),
         "place": LazyCommand(f"{offline}:place", "Compute a placement from a routing trace."),
         "eval": LazyCommand(f"{offline}:evaluate_cmd", "Score a placement on a routing trace."),
+        "inspect": LazyCommand(
+            "eplb.cli.inspect:inspect", "Say what a trace or map file is, and what looks wrong with it."
+        ),
         "demo": LazyCommand(
             "eplb.cli.demo:demo", "Run the whole loop on this host and show it.", extra="demo"
         ),

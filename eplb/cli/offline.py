@@ -18,6 +18,7 @@ from eplb.errors import FileError
 from eplb.formats.facts import SEQUENCES_PER_SLICE, ReadOptions
 from eplb.formats.neutral import NeutralMap, read_map, write_map
 from eplb.formats.registry import read_trace
+from eplb.skew import id_order
 from placement import Limits, LoadTrace, Placement, Topology, evaluate, solve, violations
 
 if TYPE_CHECKING:
@@ -183,14 +184,9 @@ def _short(layers: tuple[int, ...]) -> str:
     return f"{len(layers)} ({shown}{', ...' if len(layers) > 6 else ''})"
 
 
-def _id_order(trace: LoadTrace, topology: Topology) -> Placement:
-    """The map that engines start with: experts in the order of their ids, then again from the first."""
-    return Placement(np.tile(np.arange(topology.slots) % trace.experts, (trace.layers, 1)))
-
-
 def _before(trace: LoadTrace, topology: Topology, current: Placement | None) -> Placement | None:
     if current is None:
-        return _id_order(trace, topology)
+        return id_order(trace, topology)
     lost = any(v.code == "missing_expert" for v in violations(current, topology, trace.experts))
     return None if lost else current
 
