@@ -26,10 +26,11 @@ class _LayerNumbers(click.ParamType[tuple[int, ...]]):
             return value
         numbers: list[int] = []
         for part in str(value).split(","):
-            first, _, last = part.strip().partition("-")
-            if not first.isdecimal() or not (last or first).isdecimal():
+            first, dash, last = part.strip().partition("-")
+            last = last if dash else first
+            if not (first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal()):
                 self.fail(f"{part!r} is no layer number or range; write 1-26 or 3-60,62", param, ctx)
-            start, stop = int(first), int(last or first)
+            start, stop = int(first), int(last)
             if stop < start or stop >= MOST_LAYERS:
                 self.fail(f"{part!r} is no rising range below {MOST_LAYERS}", param, ctx)
             numbers.extend(range(start, stop + 1))

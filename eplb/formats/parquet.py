@@ -80,6 +80,7 @@ def _read_trace(path: Path, options: ReadOptions) -> TraceFile:
 def _pyarrow() -> Any:
     try:
         import pyarrow as pa
+        import pyarrow.compute
         import pyarrow.parquet
     except ModuleNotFoundError as error:
         raise FileError("Parquet needs pyarrow; pip install 'eplb-daemon[parquet]'") from error

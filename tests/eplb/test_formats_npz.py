@@ -1,11 +1,16 @@
 """Trace files: counts are taken as they are, picks become slices of one domain, damage is named."""
 
+import zipfile
+
 import numpy as np
 import pytest
+from damage import answers, damaged, damages, settle
+from hypothesis import given, settings
 
 from eplb.errors import FileError
+from eplb.formats import members
 from eplb.formats.facts import Layers, ReadOptions
-from eplb.formats.npz import read_trace
+from eplb.formats.npz import read_sequences, read_trace
 
 PICKS = np.array([[[0, 1]], [[1, 2]], [[2, 3]], [[3, 0]], [[0, 1]]], dtype=np.uint8)
 OFFSETS = np.array([0, 1, 3, 4, 5])
@@ -143,3 +148,135 @@ def test_the_recorded_trace_keeps_every_pick(shared_data):
     totals = trace.tokens.sum(axis=2)
     assert (totals == totals[:, :1]).all()
     assert (totals % 4 == 0).all()
+
+
+def test_what_a_trace_says_of_itself_is_read(tmp_path):
+    """Layers of the model, experts, phases of sequences."""
+    path = saved(
+        tmp_path,
+        picks=PICKS,
+        offsets=OFFSETS,
+        model_layer=np.array([3]),
+        hidden_layers=np.array(5),
+        experts=np.array(6),
+        phase=np.array(["prefill", "decode", "", "decode"]),
+    )
+    file = read(path, sequences_per_slice=1)
+    assert file.layers == Layers((3,), 5)
+    assert file.trace.experts == 6
+    assert file.phase == ("", "decode", "decode", "prefill")
+    assert [each.phase for each in read_sequences(path, ReadOptions())] == [
+        "prefill",
+        "decode",
+        None,
+        "decode",
+    ]
+    assert [len(each.picks) for each in read_sequences(path, ReadOptions(phase="decode"))] == [2, 1]
+
+
+def test_slices_say_phase_domain_and_steps(tmp_path):
+    """Beside counts these stand by slice."""
+    path = saved(
+        tmp_path,
+        counts=np.arange(8).reshape(2, 2, 2),
+        phase=np.array(["prefill", "decode"]),
+        domain=np.array(["a", "b"]),
+        steps=np.array([3, 4]),
+    )
+    file = read(path)
+    assert (file.phase, file.domain) == (("prefill", "decode"), ("a", "b"))
+    assert file.trace.steps_per_slice.tolist() == [3, 4]
+
+
+def test_fortran_order_and_compression_change_nothing(tmp_path):
+    """numpy writes both."""
+    counts = np.arange(24).reshape(2, 3, 4)
+    np.savez_compressed(tmp_path / "a.npz", counts=np.asfortranarray(counts))
+    assert read(tmp_path / "a.npz").trace.tokens.tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "part"),
+    [
+        ({"hidden_layers": np.array([5])}, "hidden_layers is int64 [1], expected one whole number"),
+        ({"hidden_layers": np.array(0)}, "hidden_layers is 0"),
+        ({"experts": np.array(2.0)}, "experts is float64"),
+        ({"model_layer": np.array([[1]])}, "model_layer is int64 [1, 1]"),
+        ({"model_layer": np.array([7]), "hidden_layers": np.array(7)}, "--hidden-layers"),
+        ({"phase": np.array([1, 2, 3, 4])}, "phase has shape [4] and type int64"),
+        ({"phase": np.array(["warm"] * 4)}, "phase is 'warm'"),
+    ],
+)
+def test_facts_that_cannot_be_are_refused(tmp_path, arrays, part):
+    """Each message names the array and the value."""
+    assert part in refused(tmp_path, picks=PICKS, offsets=OFFSETS, **arrays)
+
+
+def crafted(path, name, header, data, *, compress=zipfile.ZIP_STORED):
+    """An archive with one member of raw bytes: an npy header as text, and data."""
+    raw = header.encode().ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w", compress) as archive:
+        archive.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(raw).to_bytes(2, "little") + raw + data)
+    return settle(path, path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("header", "part"),
+    [
+        ("{'descr': '<i8', 'fortran_order': False, 'shape': (1099511627776, 1, 1)}", "claims int64"),
+        ("{'descr': '<i8', 'fortran_order': False, 'shape': (-1, 1, 1)}", "expected sizes of 0 or more"),
+        ("{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1, True)}", "expected sizes of 0 or more"),
+        ("{'descr': '|O', 'fortran_order': False, 'shape': (1, 1, 1)}", "holds object"),
+        ("{'descr': '<U0', 'fortran_order': False, 'shape': (1, 1, 1)}", "expected numbers or text"),
+        ("{'descr': '<i8', 'shape': (1, 1, 1)}", "damaged header"),
+        ("__import__('os').abort()", "damaged header"),
+        ("{" * 100, "damaged header"),
+    ],
+)
+def test_a_header_is_held_against_the_archive_before_memory_is_taken(tmp_path, header, part):
+    """A claim of 2^40 numbers is an error, not an allocation; a header is never run."""
+    with pytest.raises(FileError, match=r"a\.npz: counts") as caught:
+        read(crafted(tmp_path / "a.npz", "counts", header, b"\0" * 8))
+    assert part in str(caught.value)
+
+
+def test_a_directory_that_claims_more_than_its_bytes_can_hold_is_refused(tmp_path):
+    """Deflate makes at most a thousand bytes of one."""
+    path = crafted(
+        tmp_path / "a.npz",
+        "counts",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1, 1000)}",
+        b"\0" * 8000,
+        compress=zipfile.ZIP_DEFLATED,
+    )
+    data = path.read_bytes()
+    size = (8128).to_bytes(4, "little")
+    assert data.count(size) == 2
+    settle(path, data.replace(size, (2**31).to_bytes(4, "little")))
+    with pytest.raises(FileError, match="the archive is damaged"):
+        read(path)
+
+
+def test_a_large_array_in_fortran_order_is_refused_with_the_cure(tmp_path, monkeypatch):
+    """It cannot be read piece by piece."""
+    monkeypatch.setattr(members, "MOST_WHOLE_BYTES", 100)
+    np.savez(tmp_path / "a.npz", counts=np.asfortranarray(np.ones((2, 3, 4), int)))
+    with pytest.raises(FileError, match="C order"):
+        read(tmp_path / "a.npz")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("npz")
+    np.savez_compressed(folder / "a.npz", picks=PICKS, offsets=OFFSETS, domain=np.array(list("abab")))
+    return folder / "a.npz"
+
+
+@given(damage=damages(1200))
+@settings(max_examples=120)
+def test_a_damaged_archive_is_read_or_refused(original, damage):
+    """Whatever the bytes, the answer is a trace or a FileError."""
+    data = original.read_bytes()
+    path = settle(original.parent / "damaged.npz", damaged(data.rjust(1200, b"\0"), damage))
+    assert answers(read, path)
+    assert answers(lambda path: list(read_sequences(path, ReadOptions())), path)
