@@ -15,7 +15,7 @@ from eplb.cli.layer_options import layer_options, layers_from
 from eplb.cli.progress import progress, say
 from eplb.errors import FileError
 from eplb.formats import registry
-from eplb.formats.facts import PHASES, MapFacts, ReadOptions, TraceFile
+from eplb.formats.facts import PHASES, SEQUENCES_PER_SLICE, MapFacts, ReadOptions, TraceFile
 from eplb.formats.suspicions import map_suspicions, trace_suspicions
 from eplb.shapes import like
 from eplb.skew import TOP_EXPERTS, floor_ratio, id_order_ratio, skew_of
@@ -46,6 +46,13 @@ SHOWN_LAYERS = 6
 )
 @click.option(
     "--top-k", type=click.IntRange(min=1), help="Experts that a token picks in a layer, if FILE holds counts."
+)
+@click.option(
+    "--sequences-per-slice",
+    type=click.IntRange(min=1),
+    default=SEQUENCES_PER_SLICE,
+    show_default=True,
+    help="Sequences of one domain and phase that make one slice of a trace of picks.",
 )
 @click.option("--phase", type=click.Choice(PHASES), help="Look at slices of this phase only.")
 @layer_options
@@ -79,6 +86,7 @@ def _read(path: Path, form: Format, options: dict[str, Any]) -> TraceFile | Neut
                 experts=experts,
                 layers=layers,
                 phase=options["phase"],
+                sequences_per_slice=options["sequences_per_slice"],
                 most_routes=SAMPLED_TOKENS,
                 progress=progress(f"reading {path.name}"),
             ),

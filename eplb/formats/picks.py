@@ -44,7 +44,7 @@ def check_picks(picks: NDArray[Any], experts: int | None, shape: tuple[int, ...]
         token, layer, place = (int(i) for i in np.unravel_index(int(bad.argmax()), bad.shape))
         raise FileError(
             f"{where}: picks[token {token}, layer {layer}, {place}] is {picks[token, layer, place]}, expected 0..{most - 1}, "
-            "or -1 for none"
+            "or -1 for none: give --experts if the model has more, or mend the recorder"
         )
     return highest + 1
 

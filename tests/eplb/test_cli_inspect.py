@@ -78,6 +78,12 @@ def test_a_phase_can_be_looked_at_alone(picks, capsys):
     assert json.loads(out)["phases"] == {"decode": 2}
 
 
+def test_slices_can_be_smaller(picks, capsys):
+    """One request each."""
+    _, out, _ = run(capsys, "inspect", picks, "--sequences-per-slice", 1, "--json")
+    assert json.loads(out)["slices"] == 16
+
+
 def test_what_looks_wrong_is_told_with_its_fix(tmp_path, capsys):
     """A recorder that knows one layer only."""
     counts = np.zeros((3, 5, 6), dtype=int)

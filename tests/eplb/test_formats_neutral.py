@@ -1,6 +1,7 @@
 """The neutral map file: what is written is read back, and nothing that is not a map is accepted."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def refused(text, *, live=False):
 
 def same(one, two):
     return (
-        one.model_layer == two.model_layer
+        one.layers == two.layers
         and one.topology() == two.topology()
         and (one.placement.physical_to_logical == two.placement.physical_to_logical).all()
         and ((one.placement.shares is None) == (two.placement.shares is None))
@@ -44,6 +45,14 @@ def test_a_map_is_read_back_as_written(tmp_path):
     neutral = example(shares=shares)
     write_map(tmp_path / "map.json", neutral)
     assert same(read_map(tmp_path / "map.json"), neutral)
+
+
+@pytest.mark.parametrize(("layers", "hidden"), [(None, None), (None, 7), ((3, 5), 6), ((3, 5), None)])
+def test_what_is_known_of_layers_survives(layers, hidden):
+    """Unknown layers are null; unknown layers of the model are left out, as in files of earlier versions."""
+    neutral = replace(example(), model_layer=layers, hidden_layers=hidden)
+    assert same(parse_map(dump_map(neutral)), neutral)
+    assert ("hidden_layers" in dump_map(neutral)) == (hidden is not None)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
@@ -90,6 +99,9 @@ def test_io_06_an_id_that_is_not_a_whole_number_is_refused(value):
         ({"model_layer": []}, "model_layer is []"),
         ({"model_layer": [3, 3]}, "names a layer twice"),
         ({"model_layer": [3]}, "has 2 rows, model_layer 1"),
+        ({"hidden_layers": 5}, "hidden_layers is 5, expected 6.."),
+        ({"hidden_layers": 7.0}, "hidden_layers is 7.0"),
+        ({"model_layer": None, "physical_to_logical": []}, "physical_to_logical has no rows"),
         (
             {"physical_to_logical": [[0, 1, 2], [0, 1, 2, 0]]},
             "physical_to_logical[0] has 3 slots, the pool 4",
