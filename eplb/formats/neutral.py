@@ -183,8 +183,8 @@ def _integer(value: Any, where: str, least: int, most: int = 2**31 - 1) -> int:
 
 def _table(value: Any, name: str, layers: int | None, slots: int) -> list[list[Any]]:
     if not isinstance(value, list) or not value:
-        found = "no" if value == [] else type(value).__name__
-        raise FileError(f"{name} has {found} rows, expected a list of rows of slots")
+        kind = "no" if value == [] else type(value).__name__
+        raise FileError(f"{name} has {kind} rows, expected a list of rows of slots")
     if layers is not None and len(value) != layers:
         raise FileError(f"{name} has {len(value)} rows, model_layer {layers}")
     for at, row in enumerate(value):
