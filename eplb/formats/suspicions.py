@@ -105,7 +105,7 @@ def _empty_layers(file: TraceFile, totals: NDArray[np.int64], loaded: NDArray[np
     yield Note(
         "empty_layers",
         f"{_rows(file, empty)} have no counts at all",
-        "if they are dense layers, leave them out and name the others with --moe-layers; if not, they were not recorded",
+        "if they are dense layers, leave their rows out and say with --moe-layers which the others are; if not, they were not recorded",
     )
 
 
