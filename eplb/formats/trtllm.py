@@ -42,6 +42,7 @@ MOST_YAML_BYTES = 2**26
 MOST_ENGINE_EXPERTS = 1024
 MOST_ENGINE_SLOTS = 2**15
 """The engine keeps slot ids in int16."""
+LONG_NUMBER = re.compile(r"[0-9:_.]{64}")
 MOST_CELLS = 2**26
 """Slots of all layers: aliases let a short text stand for many."""
 
@@ -101,8 +102,12 @@ def _content(path: Path) -> dict[Any, Any]:
 def _parsed(text: str) -> Any:
     import yaml
 
+    if LONG_NUMBER.search(text):
+        # Base-60 numbers, which YAML has, take quadratic time.
+        raise FileError("not YAML of the engine: a number is longer than any expert, slot or layer is")
+
     class Loader(yaml.SafeLoader):
-        """Refuses a key given twice, of which the plain loader takes the last in silence."""
+        """Refuses a key given twice, of which the plain loader takes the last in silence, and merges, which multiply."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             found = super().construct_mapping(node, deep)
@@ -110,6 +115,10 @@ def _parsed(text: str) -> Any:
                 names = Counter(str(key.value) for key, _ in node.value)
                 raise FileError(f"key {names.most_common(1)[0][0]!r} stands twice in one mapping")
             return found
+
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
+                raise FileError("not YAML of the engine: it uses a merge key (<<)")
 
     try:
         return yaml.load(text, Loader)  # noqa: S506 - a subclass of the safe loader
