@@ -9,14 +9,12 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats.neutral import NeutralMap
 from placement import EMPTY, Placement, violations
+from placement.routes import MOST_EXPERTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from eplb.formats.facts import MapFacts
-
-MOST_EXPERTS = 65_536
-"""Experts of one layer that a map may name: an id above it is damage, not a model."""
 
 
 def map_of(table: NDArray[Any], facts: MapFacts, name: str) -> NeutralMap:

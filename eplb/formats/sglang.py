@@ -20,7 +20,7 @@ import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
-from eplb.formats.files import read_bytes, read_json, write_text
+from eplb.formats.files import in_file, read_bytes, read_json, write_text
 from eplb.formats.layers import layers_of
 from eplb.formats.map_rules import check_sound, identity_row, map_of
 from eplb.formats.model_rows import listed
@@ -59,10 +59,8 @@ def read_map(path: Path, facts: MapFacts) -> NeutralMap:
         keys = ", ".join(sorted(shown(key) for key in content)[:8])
         raise FileError(f"{path}: holds {keys}; expected {MAP_KEY} alone: SGLang stops on any second key")
     table = array(content[MAP_KEY], ("layers", "slots"), f"{path}: {MAP_KEY}")
-    try:
+    with in_file(path):
         return _neutral(table, _known(path, facts))
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
 
 
 def _neutral(table: NDArray[Any], facts: MapFacts) -> NeutralMap:
@@ -130,11 +128,9 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
         )
     if neutral.hidden_layers > MOST_LAYERS:
         raise FileError(f"{path}: hidden_layers is {neutral.hidden_layers}, expected at most {MOST_LAYERS}")
-    try:
+    with in_file(path):
         layers_of(neutral.layers, Layers(), neutral.placement.layers)
         check_sound(neutral)
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
     text = _text(neutral, neutral.model_layer, neutral.hidden_layers)
     # The map first: a reader never sees a description of a map that is not there yet.
     write_text(path, text)
@@ -185,7 +181,7 @@ def _notes(neutral: NeutralMap) -> list[Note]:
                 "nearest_replica",
                 "with an all-to-all backend SGLang sends a token to the replica on its own rank or node, so replicas do not share "
                 "evenly",
-                "score the map with --dispatch nearest before you decide",
+                "score the map under the dispatch rule nearest before you decide",
             )
         )
     if neutral.placement.shares is not None and _uneven(neutral):

@@ -13,12 +13,14 @@ import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats.facts import Note, TraceFile
+from eplb.formats.files import tell
 from eplb.formats.model_rows import ModelRows, listed, moe_rows
 from eplb.formats.neutral import NeutralMap
 from eplb.formats.plain_values import shown, whole
 from eplb.formats.sglang_files import Document, array
 from eplb.formats.slicing import CountSlice, slices_of_counts
 from placement import LoadTrace, Placement
+from placement.routes import MOST_EXPERTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from eplb.formats.facts import ReadOptions
-
-MOST_EXPERTS = 65_536
-"""Experts of one layer that a map may name: an id above it is damage, not a model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,15 +139,17 @@ def read_passes(found: list[Document], options: ReadOptions, name: str) -> Trace
             "add the files of all ranks"
         )
     chosen = moe_rows(survey.used, options.layers)
-    totals = _Totals(np.zeros((len(recording.ranks), len(chosen.rows), recording.experts), dtype=np.int64))
-    slices = slices_of_counts(_slices(recording, whole_passes, survey, totals, chosen.rows), options)
+    totals = _Totals(
+        chosen.rows, np.zeros((len(recording.ranks), len(chosen.rows), recording.experts), dtype=np.int64)
+    )
+    slices = slices_of_counts(_slices(recording, whole_passes, survey, totals, options), options)
     trace = slices.trace
     if not (missing or survey.destination or survey.copies or len(recording.ranks) == 1):
         trace = LoadTrace(trace.tokens, steps_per_slice=trace.steps_per_slice, source_tokens=totals.sources)
     return TraceFile(
         trace,
         chosen.layers,
-        "one forward pass each",
+        slices.slices_from.replace("the file's own", "one forward pass each"),
         name,
         notes=(
             *chosen.notes,
@@ -170,8 +171,12 @@ class _Survey:
 
 @dataclass(slots=True, eq=False)
 class _Totals:
-    """What adds up while the passes are gone through. ``sources``: int64 [ranks, layers, experts], by rank that counted."""
+    """What adds up while the passes are gone through. ``sources``: int64 [ranks, layers, experts], by rank that counted.
 
+    ``rows``: the MoE layers.
+    """
+
+    rows: tuple[int, ...]
     sources: NDArray[np.int64]
     idle: int = 0
 
@@ -224,10 +229,11 @@ def _slices(
     passes: dict[int, list[Record]],
     survey: _Survey,
     totals: _Totals,
-    moe_layers: tuple[int, ...],
+    options: ReadOptions,
 ) -> Iterator[CountSlice]:
-    rows = list(moe_layers)
-    for records in passes.values():
+    rows = list(totals.rows)
+    for done, records in enumerate(passes.values()):
+        tell(options, done, len(passes))
         total = np.zeros(totals.sources.shape[1:], dtype=np.int64)
         for record in records[:1] if survey.copies else records:
             counts = _counts(record, recording.shape)[rows]

@@ -15,6 +15,7 @@ import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Note, TraceFile
+from eplb.formats.files import in_file
 from eplb.formats.model_rows import moe_rows
 from eplb.formats.plain_values import shown
 from eplb.formats.sglang_files import RECORDER_KEYS, Document, array, axes_of, documents, names_key
@@ -50,13 +51,11 @@ def read_trace(path: Path, options: ReadOptions) -> TraceFile:
     """
     found = documents(path)
     kind = _kind(found)
-    try:
+    with in_file(path):
         if kind == "stat":
             return _read_stat(found, options)
         read = read_tokens if kind == "per_token" else read_passes
         return read(found, options, NAME)
-    except FileError as error:
-        raise _named(path, error) from error
 
 
 def read_sequences(path: Path, options: ReadOptions) -> Iterator[Sequence]:
@@ -72,15 +71,8 @@ def read_sequences(path: Path, options: ReadOptions) -> Iterator[Sequence]:
             f"{path}: a {kind} recording holds counts, not picks: record with --expert-distribution-recorder-mode per_token, "
             "or ask for return_routed_experts"
         )
-    try:
+    with in_file(path):
         yield from token_sequences(found, options)
-    except FileError as error:
-        raise _named(path, error) from error
-
-
-def _named(path: Path, error: FileError) -> FileError:
-    text = str(error)
-    return error if text.startswith(str(path)) else FileError(f"{path}: {text}")
 
 
 def _kind(found: list[Document]) -> str:
@@ -134,7 +126,11 @@ def _read_stat(found: list[Document], options: ReadOptions) -> TraceFile:
     return TraceFile(
         slices.trace,
         chosen.layers,
-        "one forward pass each, in the order of the recorder's ring" if any(ring) else "one sum a file",
+        slices.slices_from.replace(
+            "the file's own", "one forward pass each, in the order of the recorder's ring"
+        )
+        if any(ring)
+        else "one sum a file",
         NAME,
         notes=(*chosen.notes, *(_ring_notes(empty) if any(ring) else ()), *slices.notes),
     )

@@ -17,12 +17,12 @@ import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Note, Sequence, TraceFile
-from eplb.formats.files import head, lines, parse_json, read_json
+from eplb.formats.files import head, in_file, lines, parse_json, read_json
 from eplb.formats.model_rows import ModelRows, moe_rows
-from eplb.formats.picks import MOST_EXPERTS
 from eplb.formats.plain_values import whole
 from eplb.formats.reply_shape import Extent, Shape, shape_of
 from eplb.formats.slicing import slices_of
+from placement.routes import MOST_EXPERTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,12 +61,10 @@ def read_trace(path: Path, options: ReadOptions) -> TraceFile:
     Raises:
         FileError: names the file, the reply and the value; without the layers of the model it names the flag to give.
     """
-    try:
+    with in_file(path):
         shape, chosen = _looked_through(path, options)
         lost = [0]
         slices = slices_of(_sequences(path, options, shape, chosen, lost), options)
-    except FileError as error:
-        raise _named(path, error) from error
     return TraceFile(
         slices.trace,
         chosen.layers,
@@ -84,16 +82,9 @@ def read_sequences(path: Path, options: ReadOptions) -> Iterator[Sequence]:
     Raises:
         FileError: see ``read_trace``.
     """
-    try:
+    with in_file(path):
         shape, chosen = _looked_through(path, options)
         yield from _sequences(path, options, shape, chosen, [0])
-    except FileError as error:
-        raise _named(path, error) from error
-
-
-def _named(path: Path, error: FileError) -> FileError:
-    text = str(error)
-    return error if text.startswith(str(path)) else FileError(f"{path}: {text}")
 
 
 def _notes(shape: Shape, options: ReadOptions, lost: int) -> Iterator[Note]:

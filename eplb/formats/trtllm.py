@@ -22,7 +22,7 @@ import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
-from eplb.formats.files import head, read_text, steady, write_text
+from eplb.formats.files import head, in_file, read_text, steady, write_text
 from eplb.formats.layers import layers_of
 from eplb.formats.map_rules import check_sound, identity_row, map_of
 from eplb.formats.model_rows import listed
@@ -65,7 +65,7 @@ def read_map(path: Path, facts: MapFacts) -> NeutralMap:
     Raises:
         FileError: names the file, the layer, the value and what was expected.
     """
-    try:
+    with in_file(path):
         content = _content(path)
         table, numbers = _table(content)
         numbers, table = _wanted(numbers, table, facts.layers)
@@ -74,13 +74,6 @@ def read_map(path: Path, facts: MapFacts) -> NeutralMap:
             ranks = whole(content["ep_size"], "ep_size", 1)
         layers = layers_of(Layers(numbers), replace(facts.layers, model_layer=None), len(numbers))
         return map_of(table, replace(facts, ranks=ranks, layers=layers), ASSIGNMENTS)
-    except FileError as error:
-        raise _named(path, error) from error
-
-
-def _named(path: Path, error: FileError) -> FileError:
-    text = str(error)
-    return error if text.startswith(str(path)) else FileError(f"{path}: {text}")
 
 
 def _content(path: Path) -> dict[Any, Any]:
@@ -181,12 +174,10 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
             f"{path}: model_layer is not known, and TensorRT-LLM numbers rows by layer of the model, dense ones included: give "
             "--moe-layers and --hidden-layers, such as --moe-layers 1-26 --hidden-layers 27"
         )
-    try:
+    with in_file(path):
         layers_of(neutral.layers, Layers(), neutral.placement.layers)
         check_sound(neutral)
         _check_engine(neutral)
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
     rows = dict(zip(neutral.model_layer, neutral.placement.physical_to_logical.tolist(), strict=True))
     rows |= {
         number: identity_row(neutral.placement.slots, neutral.experts) for number in neutral.draft_layers

@@ -14,6 +14,7 @@ from eplb.formats.files import read_json
 from eplb.formats.model_rows import listed
 from eplb.formats.plain_values import shown, whole
 from eplb.formats.tensors import SafeTensors, read_safetensors
+from placement.routes import MOST_EXPERTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,6 @@ COUNTS = re.compile(r"rank(\d{1,6})\.safetensors")
 PICKS = re.compile(r"(?:rank(\d{1,6})_raw|token_selected_experts_rank(\d{1,6}))\.safetensors")
 TOKENS = re.compile(r"rank(\d{1,6})_numtokens\.json")
 KEY = re.compile(r"(\d{1,12})_(\d{1,6})")
-MOST_EXPERTS = 65_536
 
 Key = tuple[int, int]
 """Iteration and layer."""
@@ -51,11 +51,6 @@ class Folder:
     picks: Mapping[int, SafeTensors]
     tokens: Mapping[int, dict[str, Any]]
     notes: tuple[Note, ...]
-
-    def named(self, error: FileError) -> FileError:
-        """The error with the folder's path in front."""
-        text = str(error)
-        return error if text.startswith(str(self.path)) else FileError(f"{self.path}: {text}")
 
 
 def opened_folder(path: Path, options: ReadOptions) -> Folder:

@@ -16,7 +16,7 @@ import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, Note, Sequence, TraceFile
-from eplb.formats.files import tell
+from eplb.formats.files import in_file, tell
 from eplb.formats.layers import layers_of
 from eplb.formats.model_rows import listed
 from eplb.formats.picks import RouteSample
@@ -52,11 +52,9 @@ def read_trace(path: Path, options: ReadOptions) -> TraceFile:
     folder = opened_folder(path, options)
     rows = _rows(folder, options.layers)
     totals = _Totals(np.zeros((len(folder.ranks), len(rows.numbers), folder.experts), dtype=np.int64))
-    try:
+    with in_file(path):
         slices = slices_of_counts(_slices(folder, rows.numbers, totals, options), options)
         routes, odd = _routes(folder, rows.numbers, options)
-    except FileError as error:
-        raise folder.named(error) from error
     trace = slices.trace
     batch = (
         totals.batch_tokens
@@ -72,7 +70,7 @@ def read_trace(path: Path, options: ReadOptions) -> TraceFile:
             batch_tokens=batch,
         ),
         rows.layers,
-        "one iteration each",
+        slices.slices_from.replace("the file's own", "one iteration each"),
         NAME,
         notes=(*folder.notes, *rows.notes, *_notes(folder, totals, odd), *slices.notes),
     )
@@ -144,12 +142,10 @@ def _rows(folder: Folder, given: Layers) -> _Rows:
         )
         if which
     ]
-    try:
+    with in_file(folder.path):
         layers = layers_of(
             Layers(own, None, drafts), Layers(None, given.hidden_layers, given.draft_layers), len(own)
         )
-    except FileError as error:
-        raise folder.named(error) from error
     return _Rows(own, layers, tuple(notes))
 
 

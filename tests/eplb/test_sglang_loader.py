@@ -28,7 +28,7 @@ def wheel():
     return found[-1]
 
 
-def loaded(wheel, path, start_with, *extra):
+def loaded(wheel, start_with, *extra):
     """What every rank of the engine makes of a map, started with the flags that the writer printed."""
     flags = dict(line.split(" ") for line in start_with)
     command = [
@@ -54,7 +54,7 @@ def test_the_engine_loads_what_was_written(wheel, tmp_path):
     """Every rank sees the same map; every expert has its slots in every layer, the dense one included."""
     neutral = placed()
     written = sglang.write_map(tmp_path / "map.json", neutral)
-    ranks = loaded(wheel, tmp_path / "map.json", written.start_with, "--layers", "3", "--experts", "8")
+    ranks = loaded(wheel, written.start_with, "--layers", "3", "--experts", "8")
     rows = neutral.placement.physical_to_logical.tolist()
     for rank in ranks:
         assert rank["physical_to_logical"][1:] == rows
@@ -74,7 +74,7 @@ def test_the_engine_collapses_replicas_to_the_nearest_one_as_the_note_says(wheel
     written = sglang.write_map(tmp_path / "map.json", neutral)
     assert "nearest_replica" in {note.code for note in written.notes}
     extra = ("--layers", "3", "--experts", "8", "--nodes", "2", "--dispatch", "static", "--a2a", "deepep")
-    ranks = loaded(wheel, tmp_path / "map.json", written.start_with, *extra)
+    ranks = loaded(wheel, written.start_with, *extra)
     for number, rank in enumerate(ranks):
         for layer, row in enumerate(neutral.placement.physical_to_logical.tolist()):
             for expert in range(8):
@@ -88,7 +88,17 @@ def test_the_engine_stops_on_the_second_key_that_our_reader_refuses(wheel, tmp_p
     path = tmp_path / "map.json"
     path.write_text('{"physical_to_logical_map": [[0, 1], [1, 0]], "ranks": 2}')
     flags = (f"--init-expert-location {path}", "--ep-num-redundant-experts 0", "--ep-size 2")
-    assert "TypeError" in loaded(wheel, path, flags, "--layers", "2", "--experts", "2")
+    assert "TypeError" in loaded(wheel, flags, "--layers", "2", "--experts", "2")
+
+
+@pytest.mark.slow
+def test_the_engine_takes_a_wrong_number_of_layers_in_silence(wheel, tmp_path):
+    """So the writer refuses to guess the dense ones."""
+    path = tmp_path / "map.json"
+    path.write_text('{"physical_to_logical_map": [[0, 1]]}')
+    flags = (f"--init-expert-location {path}", "--ep-num-redundant-experts 0", "--ep-size 2")
+    ranks = loaded(wheel, flags, "--layers", "2", "--experts", "2")
+    assert ranks[0]["physical_to_logical"] == [[0, 1]]
 
 
 def test_every_flag_that_is_printed_is_one_of_the_engine(wheel, tmp_path):
