@@ -34,11 +34,13 @@ class Layers:
     """Which layers of the model the rows are, where it is known.
 
     ``model_layer``: the model's layer number of every row, None = the source does not say. ``hidden_layers``: layers of the
-    model, dense ones included, draft ones not; None = the source does not say.
+    model, dense ones included, draft ones not; None = the source does not say. ``draft_layers``: numbers of the layers of a draft
+    model (multi-token prediction) that have no row, but that an engine's map file must name.
     """
 
     model_layer: tuple[int, ...] | None = None
     hidden_layers: int | None = None
+    draft_layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class ReadOptions:
 
     ``experts``: experts of the model, None = what the file names. ``layers``: overrides what the file says, field by field.
     ``phase``: keep only slices of this phase, None = all. ``sequences_per_slice``: see ``slicing``.
+    ``top_k``: experts that a token picks in a layer, for files that hold picks without their shape; None = worked out.
     ``most_routes``: most tokens whose sets of experts are kept for co-activation, chosen evenly over the whole file; 0 = none.
     ``progress``: told (bytes or records done, all of them or None) now and then on long work.
     """
@@ -56,6 +59,7 @@ class ReadOptions:
     phase: str | None = None
     sequences_per_slice: int = SEQUENCES_PER_SLICE
     most_routes: int = 0
+    top_k: int | None = None
     progress: Callable[[int, int | None], None] | None = None
 
 

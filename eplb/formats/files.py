@@ -66,7 +66,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def in_file(path: Path) -> Iterator[None]:
-    """Let every error of the block start with ``path``; what a trace cannot be, and what memory cannot hold, is one too.
+    """Let every error of the block start with ``path``, or with that of a file in it; what a trace cannot be, and what memory cannot hold, is one too.
 
     Raises:
         FileError: in place of what the block raised.
@@ -74,7 +74,7 @@ def in_file(path: Path) -> Iterator[None]:
     try:
         yield
     except (FileError, TraceError) as error:
-        if str(error).startswith(f"{path}: "):
+        if str(error).startswith((f"{path}: ", f"{path}{os.sep}")):
             raise
         raise FileError(f"{path}: {error}") from error
     except MemoryError as error:

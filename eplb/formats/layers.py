@@ -10,7 +10,7 @@ def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
     """What is known of the rows: what a person gives overrides what the file says, field by field.
 
     Raises:
-        FileError: the layers are not ``rows`` different numbers below ``hidden_layers``.
+        FileError: the layers are not ``rows`` different numbers below ``hidden_layers``, or draft layers are among them.
     """
     numbers = found.model_layer if given.model_layer is None else given.model_layer
     hidden = found.hidden_layers if given.hidden_layers is None else given.hidden_layers
@@ -25,7 +25,13 @@ def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
             + (f" and the last is model layer {max(numbers)}" if numbers else "")
             + ": give the number of layers of the model, dense ones included, with --hidden-layers"
         )
-    return Layers(numbers, hidden)
+    drafts = given.draft_layers or found.draft_layers
+    low = max(hidden or 0, *(layer + 1 for layer in numbers or (-1,)))
+    if drafts and (len(set(drafts)) != len(drafts) or min(drafts) < low):
+        raise FileError(
+            f"draft layers are {_short(drafts)}, expected different numbers from {low} on: they come after the model's own layers"
+        )
+    return Layers(numbers, hidden, drafts)
 
 
 def _short(numbers: tuple[int, ...]) -> str:

@@ -4,11 +4,12 @@
      "pool": {"ranks": 8, "nodes": 2, "slots_per_rank": 5, "experts": 32},
      "model_layer": [3, 4] or null,
      "hidden_layers": 5,
+     "draft_layers": [5],
      "physical_to_logical": [[0, 1, ...], [...]],
      "shares": [[1.0, 0.5, ...], [...]] or null}
 
 Rows stand in the order of ``model_layer``, null = it is not known which layers they are; ``hidden_layers``, the layers of the
-model with its dense ones, is left out when it is not known. Slots are numbered rank by rank; -1 = empty slot.
+model with its dense ones, is left out when it is not known, ``draft_layers`` (see ``facts.Layers``) when there are none. Slots are numbered rank by rank; -1 = empty slot.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "eplb-map/1"
 POOL_KEYS = ("ranks", "nodes", "slots_per_rank", "experts")
-KEYS = ("schema", "pool", "model_layer", "hidden_layers", "physical_to_logical", "shares")
-OPTIONAL_KEYS = ("hidden_layers", "shares")
+KEYS = ("schema", "pool", "model_layer", "hidden_layers", "draft_layers", "physical_to_logical", "shares")
+OPTIONAL_KEYS = ("hidden_layers", "draft_layers", "shares")
 SHARE_ERROR = 1e-6
 """Most by which the shares of one expert may miss 1."""
 
@@ -44,7 +45,8 @@ class NeutralMap:
     """A map with the facts of its pool.
 
     ``model_layer``: the model's layer number of every row, None = unknown. ``placement``: int32 [layers, slots] and optional
-    shares. ``hidden_layers``: layers of the model, dense ones included, draft ones not; None = unknown.
+    shares. ``hidden_layers``: layers of the model, dense ones included, draft ones not; None = unknown. ``draft_layers``: numbers of
+    layers without a row, see ``facts.Layers``.
     """
 
     ranks: int
@@ -54,11 +56,12 @@ class NeutralMap:
     model_layer: tuple[int, ...] | None
     placement: Placement
     hidden_layers: int | None = None
+    draft_layers: tuple[int, ...] = ()
 
     @property
     def layers(self) -> Layers:
         """Which layers of the model the rows are."""
-        return Layers(self.model_layer, self.hidden_layers)
+        return Layers(self.model_layer, self.hidden_layers, self.draft_layers)
 
     def topology(self) -> Topology:
         """The pool as the solver sees it."""
@@ -76,6 +79,7 @@ def dump_map(neutral: NeutralMap) -> str:
         f'"pool": {json.dumps(pool)}',
         f'"model_layer": {json.dumps(None if layers is None else [int(layer) for layer in layers])}',
         *([] if neutral.hidden_layers is None else [f'"hidden_layers": {int(neutral.hidden_layers)}']),
+        *([f'"draft_layers": {json.dumps(list(neutral.draft_layers))}'] if neutral.draft_layers else []),
         f'"physical_to_logical": {_lines(rows.tolist())}',
         f'"shares": {"null" if shares is None else _lines(shares.tolist())}',
     ]
@@ -128,6 +132,7 @@ def parse_map(text: str, *, live: bool = False) -> NeutralMap:
         model_layer=layers.model_layer,
         placement=Placement(rows, shares),
         hidden_layers=layers.hidden_layers,
+        draft_layers=layers.draft_layers,
     )
     if not live:
         _check_valid(neutral)
@@ -170,7 +175,18 @@ def _layers(document: dict[str, Any]) -> Layers:
             raise FileError(f"model_layer names a layer twice: {list(numbers)}")
     if hidden is not None:
         _integer(hidden, "hidden_layers", max(numbers or (0,)) + 1)
-    return Layers(numbers, hidden)
+    return Layers(numbers, hidden, _drafts(document["draft_layers"], hidden or max(numbers or (-1,)) + 1))
+
+
+def _drafts(found: Any, least: int) -> tuple[int, ...]:
+    if found is None:
+        return ()
+    if not isinstance(found, list):
+        raise FileError(f"draft_layers is {found!r}, expected a list of layer numbers")
+    drafts = tuple(_integer(layer, f"draft_layers[{at}]", least) for at, layer in enumerate(found))
+    if len(set(drafts)) != len(drafts):
+        raise FileError(f"draft_layers names a layer twice: {found}")
+    return drafts
 
 
 def _integer(value: Any, where: str, least: int, most: int = 2**31 - 1) -> int:
@@ -247,7 +263,12 @@ def _read(path: Path, facts: MapFacts) -> NeutralMap:
             raise FileError(f"{path}: the map is for {found} {key}, asked for {asked}")
     with in_file(path):
         layers = layers_of(neutral.layers, facts.layers, neutral.placement.physical_to_logical.shape[0])
-    return replace(neutral, model_layer=layers.model_layer, hidden_layers=layers.hidden_layers)
+    return replace(
+        neutral,
+        model_layer=layers.model_layer,
+        hidden_layers=layers.hidden_layers,
+        draft_layers=layers.draft_layers,
+    )
 
 
 def _write(path: Path, neutral: NeutralMap) -> Written:

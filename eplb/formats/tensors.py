@@ -112,7 +112,7 @@ class SafeTensors(Mapping[str, "NDArray[Any]"]):
         self._path = path
         try:
             self._file = cast("Any", safetensors.safe_open(path, framework="numpy"))
-            self._names = tuple(self._file.keys())
+            self._names = frozenset(self._file.keys())
         except Exception as error:
             raise FileError(f"{path}: cannot be read as safetensors: {error}") from error
 

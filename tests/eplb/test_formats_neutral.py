@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eplb.errors import FileError
+from eplb.formats.facts import Layers
+from eplb.formats.layers import layers_of
 from eplb.formats.neutral import NeutralMap, dump_map, parse_map, read_map, write_map
 from placement import Placement
 
@@ -158,3 +160,20 @@ def test_an_old_file_is_replaced_whole(tmp_path):
     write_map(path, example(rows=((2, 1, 1, 0),)))
     assert read_map(path).placement.physical_to_logical.tolist() == [[2, 1, 1, 0]]
     assert [found.name for found in tmp_path.iterdir()] == ["map.json"]
+
+
+def test_draft_layers_come_back_and_stand_behind_the_model():
+    """They have no row, but an engine's file must name them; without any the key is absent."""
+    neutral = NeutralMap(2, 1, 2, 3, (3, 4), Placement(np.array([[0, 1, 2, 0]] * 2)), 5, (5, 6))
+    assert parse_map(dump_map(neutral)).layers == neutral.layers
+    assert "draft_layers" not in dump_map(replace(neutral, draft_layers=()))
+    for wrong in ("[4]", "[5, 5]", "[5.0]", "5"):
+        with pytest.raises(FileError, match="draft_layers"):
+            parse_map(dump_map(neutral).replace("[5, 6]", wrong))
+
+
+def test_given_draft_layers_must_stand_behind_the_model():
+    """Layer 3 has a row of its own."""
+    with pytest.raises(FileError, match="draft layers are \\(3\\), expected different numbers from 5 on"):
+        layers_of(Layers((3, 4), None), Layers(None, None, (3,)), 2)
+    assert layers_of(Layers((3, 4), None, (7,)), Layers(None, 5, (5,)), 2) == Layers((3, 4), 5, (5,))
