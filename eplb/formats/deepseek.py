@@ -213,7 +213,9 @@ def _packed(path: Path, arrays: dict[str, NDArray[np.int64]]) -> bytes:
             f"{path}: writing .pt needs torch; pip install 'eplb-daemon[formats-torch]', or name it .safetensors"
         ) from error
     buffer = io.BytesIO()
-    torch.save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}, buffer)
+    torch.save(
+        {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}, buffer
+    )
     return buffer.getvalue()
 
 

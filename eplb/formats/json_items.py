@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eplb.errors import FileError
 from eplb.formats import files
+from eplb.formats.plain_values import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,7 @@ def items(file: BinaryIO, key: str, options: ReadOptions) -> Iterator[tuple[int,
     while more:
         name = reader.value()
         if not isinstance(name, str):
-            raise FileError(f"{name!r} stands before character {reader.at}, expected a key")
+            raise FileError(f"{shown(name)} stands before character {reader.at}, expected a key")
         reader.expect(":", f"':' behind the key {name!r}")
         if name != key:
             reader.value()

@@ -19,6 +19,7 @@ from eplb.errors import FileError
 from eplb.formats import files
 from eplb.formats.facts import Format, Layers, Note, ReadOptions, TraceFile
 from eplb.formats.json_items import items
+from eplb.formats.plain_values import shown
 from eplb.formats.slicing import CountSlice, slices_of_counts
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _check_loads(row: list[Any], where: str) -> None:
         whole = type(tokens) is int or (type(tokens) is float and tokens.is_integer())
         if not whole or not 0 <= tokens <= MOST_LOAD:
             raise FileError(
-                f"{where}[{expert}] is {tokens!r}, expected tokens, a whole number from 0 to {MOST_LOAD}"
+                f"{where}[{expert}] is {shown(tokens)}, expected tokens, a whole number from 0 to {MOST_LOAD}"
             )
 
 

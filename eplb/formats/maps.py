@@ -20,21 +20,6 @@ if TYPE_CHECKING:
 
     from eplb.formats.facts import MapFacts
 
-MOST_ID = 2**31 - 1
-
-
-def whole_number(value: Any, where: str, least: int = 0, most: int = MOST_ID) -> int:
-    """A whole number of a document; 2.0 and true are none.
-
-    Raises:
-        FileError: names the place, the value and what was expected.
-    """
-    if type(value) is not int:
-        raise FileError(f"{where} is {value!r}, expected a whole number written without a point")
-    if not least <= value <= most:
-        raise FileError(f"{where} is {value}, expected {least}..{most}")
-    return value
-
 
 def listed(value: Any, where: str, of: str) -> list[Any]:
     """A list of a document with at least one member.

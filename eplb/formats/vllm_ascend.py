@@ -21,7 +21,8 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats import files
 from eplb.formats.facts import Format, MapFacts, Note, Written
-from eplb.formats.maps import check_valid, differing_slots, listed, neutral_map, whole_number
+from eplb.formats.maps import check_valid, differing_slots, listed, neutral_map
+from eplb.formats.plain_values import whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from eplb.formats.neutral import NeutralMap
 
 SUFFIX = ".json"
+MOST_ID = 2**31 - 1
+
 MARKS = (b'"moe_layer_count"', b'"layer_list"')
 
 
@@ -61,7 +64,7 @@ def parse_map(document: Any, facts: MapFacts) -> NeutralMap:
     if not isinstance(document, dict):
         raise FileError(f"the document is a {type(document).__name__}, expected an object with layer_list")
     layers = listed(document.get("layer_list"), "layer_list", "layers")
-    count = whole_number(document.get("moe_layer_count"), "moe_layer_count")
+    count = whole(document.get("moe_layer_count"), "moe_layer_count")
     if count != len(layers):
         raise FileError(
             f"moe_layer_count is {count}, layer_list has {len(layers)} entries: the engine leaves the layers "
@@ -224,10 +227,9 @@ def _devices(layer: Any, where: str) -> list[list[int]]:
     if not isinstance(layer, dict):
         raise FileError(f"{where} is a {type(layer).__name__}, expected an object with device_list")
     devices = listed(layer.get("device_list"), f"{where}.device_list", "devices")
-    if layer.get("device_count", len(devices)) != len(devices):
-        raise FileError(
-            f"{where}.device_count is {layer['device_count']!r}, device_list has {len(devices)} entries"
-        )
+    count = whole(layer.get("device_count", len(devices)), f"{where}.device_count")
+    if count != len(devices):
+        raise FileError(f"{where}.device_count is {count}, device_list has {len(devices)} entries")
     _check_order(devices, f"{where}.device_list", "device_id")
     return [_experts(device, f"{where}.device_list[{at}]") for at, device in enumerate(devices)]
 
@@ -236,7 +238,7 @@ def _experts(device: Any, where: str) -> list[int]:
     if not isinstance(device, dict):
         raise FileError(f"{where} is a {type(device).__name__}, expected an object with device_expert")
     held = listed(device.get("device_expert"), f"{where}.device_expert", "experts")
-    return [whole_number(expert, f"{where}.device_expert[{at}]") for at, expert in enumerate(held)]
+    return [whole(expert, f"{where}.device_expert[{at}]", most=MOST_ID) for at, expert in enumerate(held)]
 
 
 def _check_order(entries: list[Any], where: str, key: str) -> None:
@@ -244,7 +246,7 @@ def _check_order(entries: list[Any], where: str, key: str) -> None:
     last = -1
     for at, entry in enumerate(entries):
         if isinstance(entry, dict) and key in entry:
-            number = whole_number(entry[key], f"{where}[{at}].{key}")
+            number = whole(entry[key], f"{where}[{at}].{key}")
             if number <= last:
                 raise FileError(
                     f"{where}[{at}].{key} is {number} behind {last}: the engine goes by position; sort the list by {key}"

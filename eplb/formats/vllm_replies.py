@@ -18,6 +18,7 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats import files
 from eplb.formats.npy import parse_npy
+from eplb.formats.plain_values import shown, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,9 +137,7 @@ def _tokens(usage: dict[str, Any], key: str, where: str) -> int | None:
     value = usage.get(key)
     if value is None:
         return None
-    if type(value) is not int or value < 0:
-        raise FileError(f"{where}usage.{key} is {value!r}, expected a whole number of tokens")
-    return value
+    return whole(value, f"{where}usage.{key}")
 
 
 def _body(document: Any, where: str) -> dict[str, Any]:
@@ -183,7 +182,7 @@ def _from_lists(value: list[Any], where: str) -> NDArray[Any]:
         for layer, picks in enumerate(layers if isinstance(layers, list) else [None]):
             if not isinstance(picks, list) or not set(map(type, picks)) <= {int}:
                 raise FileError(
-                    f"{where}[{token}][{layer}] is {picks!r:.80}, expected a list of experts, whole numbers"
+                    f"{where}[{token}][{layer}] is {shown(picks)}, expected a list of experts, whole numbers"
                 )
     try:
         found = np.array(value)

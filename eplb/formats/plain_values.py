@@ -1,0 +1,34 @@
+"""Values of documents that others wrote: whole numbers that are really that, and short text for messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eplb.errors import FileError
+
+MOST_SHOWN = 60
+
+
+def whole(value: Any, where: str, least: int = 0, most: int = 2**62) -> int:
+    """A plain whole number.
+
+    Raises:
+        FileError: it is something else (``true`` and 2.0 too) or not in ``least``..``most``; ``where`` starts the message.
+    """
+    if type(value) is not int:
+        raise FileError(f"{where} is {shown(value)}, expected a whole number written without a point")
+    if not least <= value <= most:
+        raise FileError(
+            f"{where} is {shown(value)}, expected "
+            + (f"at least {least}" if value < least else f"at most {most}")
+        )
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as short text. Never raises."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a number of too many digits, or a foreign object
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
