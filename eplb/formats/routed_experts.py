@@ -2,7 +2,8 @@
 
 An array is [tokens - 1, hidden_layers, top_k] of logical experts. Dense layers hold zeros, and so do tokens that were not
 captured (prefix cache, external KV, kernels without capture; vLLM #39568, #54730). A router never picks one expert twice for a
-token: a set that names one twice is stale or damaged, and is refused.
+token: a set that names one twice is stale or damaged, and is refused. A stale row that a router could have picked cannot be told
+from a fresh one.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import json
 import os
 
@@ -469,6 +470,21 @@ def test_an_array_without_tokens_is_an_array(tmp_path):
     np.save(tmp_path / "b.npy", rows(3))
     assert len(sequences(tmp_path)) == 1
     assert npy.parse_npy((tmp_path / "a.npy").read_bytes()).shape == (0, 3, 2)
+
+
+def test_recorded_picks_come_back(tmp_path, shared_data):
+    """Requests of a real model, as vLLM would have returned them: the counts are those of the recording."""
+    with np.load(shared_data / "dsv2lite_prefill.npz") as recorded:
+        picks, offsets = recorded["picks"], recorded["offsets"][:13]
+    for at, (start, stop) in enumerate(itertools.pairwise(offsets.tolist())):
+        np.save(tmp_path / f"{at:03}.npy", np.pad(picks[start:stop], ((0, 0), (1, 0), (0, 0))))
+    file = registry.read_trace(tmp_path, ReadOptions(experts=64, most_routes=100))
+    assert file.layers == Layers(tuple(range(1, 27)), 27)
+    assert file.trace.slices == 3
+    for layer in range(26):
+        expected = np.bincount(picks[: offsets[-1], layer].ravel(), minlength=64)
+        assert file.trace.tokens[:, layer].sum(axis=0).tolist() == expected.tolist()
+    assert file.trace.routes.layers == 26
 
 
 VALUES = st.recursive(
