@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eplb.replay.policies import greedy_row
 from placement import Limits, LoadTrace, Placement, Topology, compile_kernels, evaluate, solve
 from placement.kernel import COOLING, TEMPERATURE
 from placement.kernel_anneal import anneal
@@ -73,30 +74,6 @@ def main() -> None:
         tables[row]()
 
 
-# --- the greedy baseline ------------------------------------------------------------------------------------------
-
-
-def greedy(summed: NDArray[np.float64], ranks: int, slots_per_rank: int) -> NDArray[np.int64]:
-    """The flat mode of the published EPLB on one layer's summed load, float64 [experts]; returns int64 [slots].
-
-    Copies go to the expert with the largest load per copy; then the copies, heaviest first, each to the least loaded rank
-    with a free slot. Twins on a rank are allowed, as published.
-    """
-    counts = np.ones(len(summed), dtype=np.int64)
-    for _ in range(ranks * slots_per_rank - len(summed)):
-        counts[(summed / counts).argmax()] += 1
-    copies = np.repeat(np.arange(len(summed)), counts)
-    unit = (summed / counts)[copies]
-    loads, filled = np.zeros(ranks), np.zeros(ranks, dtype=np.int64)
-    row = np.zeros(ranks * slots_per_rank, dtype=np.int64)
-    for copy in np.argsort(-unit, kind="stable").tolist():
-        rank = int(np.where(filled < slots_per_rank, loads, np.inf).argmin())
-        row[rank * slots_per_rank + filled[rank]] = copies[copy]
-        loads[rank] += unit[copy]
-        filled[rank] += 1
-    return row
-
-
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +110,7 @@ def _held_out_row(
         base = Placement(
             np.stack(
                 [
-                    greedy(plan.tokens[:, at].sum(axis=0).astype(float), ranks, slots)
+                    greedy_row(plan.tokens[:, at].sum(axis=0).astype(float), ranks, slots)
                     for at in range(plan.layers)
                 ]
             )
@@ -174,7 +151,7 @@ def sums(efforts: list[str]) -> None:
         (320, 2, ["normal"]),
     ):
         trace, topology = _lognormal(layers), Topology.uniform(ranks=ranks, slots_per_rank=slots)
-        base = np.stack([greedy(trace.tokens[0, at].astype(float), ranks, slots) for at in range(layers)])
+        base = np.stack([greedy_row(trace.tokens[0, at].astype(float), ranks, slots) for at in range(layers)])
         print(
             f"sums {layers} x 256, {ranks} x {slots}: greedy {evaluate(Placement(base), trace, topology).mean_ratio:.5f}"
         )
@@ -214,7 +191,7 @@ def speed() -> None:
     rng = np.random.default_rng(0)
     tokens = np.rint(rng.lognormal(6.9, 1, (1, 256)) * rng.lognormal(0, 0.5, (50, 256))).astype(np.int64)
     layer = make_layer(tokens, np.ones(50), Topology.uniform(ranks=32, slots_per_rank=9))
-    row = greedy(tokens.sum(axis=0).astype(float), 32, 9)
+    row = greedy_row(tokens.sum(axis=0).astype(float), 32, 9)
     result = solve(
         LoadTrace(tokens[:, None]), Topology.uniform(ranks=32, slots_per_rank=9), row[None], effort="fast"
     )

@@ -80,6 +80,7 @@ def root() -> click.Group:
         "inspect": LazyCommand(
             "eplb.cli.inspect:inspect", "Say what a trace or map file is, and what looks wrong with it."
         ),
+        "replay": LazyCommand("eplb.cli.replay:replay", "Replay a trace under policies and price each."),
         "demo": LazyCommand(
             "eplb.cli.demo:demo", "Run the whole loop on this host and show it.", extra="demo"
         ),

@@ -37,7 +37,9 @@ def read_arrivals(path: Path) -> tuple[Arrival, ...]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FileError(f"{path}: cannot be read as CSV: {error}") from error
     if not rows:
-        raise FileError(f"{path}: holds no request that generated a token; expected columns {', '.join(COLUMNS)}")
+        raise FileError(
+            f"{path}: holds no request that generated a token; expected columns {', '.join(COLUMNS)}"
+        )
     first = min(time for time, _ in rows)
     rows.sort(key=lambda row: row[0])
     return tuple(Arrival((time - first).total_seconds(), tokens) for time, tokens in rows)

@@ -77,7 +77,11 @@ MACHINES = {
 }
 
 _FITTED_MODEL, _FITTED_MACHINE = MODELS["deepseek-v3"], MACHINES["H200"]
-_KERNELS = {"decode": H200_DEEPSEEK_V3_FP8_DECODE, "prefill": H200_DEEPSEEK_V3_FP8, "mixed": H200_DEEPSEEK_V3_FP8}
+_KERNELS = {
+    "decode": H200_DEEPSEEK_V3_FP8_DECODE,
+    "prefill": H200_DEEPSEEK_V3_FP8,
+    "mixed": H200_DEEPSEEK_V3_FP8,
+}
 
 
 def kernels(model: Model, machine: Machine, phase: str) -> Roofline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,12 +37,12 @@ class ScheduleOptions:
     steps: int = 1600
     window_steps: int = 8
     running: int = 64
-    mix: Mix = Mix()
+    mix: Mix = field(default_factory=Mix)
     first: tuple[str, ...] = ()
     second: tuple[str, ...] = ()
     passes: int = 1
     requests_per_sequence: int = 16
-    step_ms: int = 1000
+    step_ms: int = 5000
     arrivals: tuple[Arrival, ...] = ()
 
     def __post_init__(self) -> None:
@@ -52,21 +52,48 @@ class ScheduleOptions:
         if self.steps < self.window_steps:
             raise ReplayError(f"{self.steps} steps are less than one window of {self.window_steps}")
 
+    def groups(self, recording: Recording) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The first and the second group of domains.
+
+        Raises:
+            ReplayError: there is no second group where the mix needs one, or a domain is in both.
+        """
+        domains = recording.domains()
+        first = self.first or tuple(domain for domain in domains if domain not in self.second)[:1]
+        second = self.second or tuple(domain for domain in domains if domain not in first)[:1]
+        if self.mix.kind != "stationary" and not second:
+            raise ReplayError(
+                f"mix {self.mix.kind!r} goes from one group of domains to another, but the trace has only "
+                f"{', '.join(map(repr, domains))}"
+            )
+        both = sorted(set(first) & set(second))
+        if both:
+            raise ReplayError(f"domain {both[0]!r} is in both groups; keep it in one")
+        return first, second
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """The steps of one window.
+    """The steps of one window, or some of them.
 
-    ``index``: number of the window. ``tokens``: int64 [steps, ranks, layers, experts], token-expert pairs by the rank that routed
-    them. ``batch``: int64 [steps, ranks], tokens that each rank routed. ``first_step``: number of the first one.
-    ``end_ms``: time at their end, on the schedule's clock.
+    ``index``: number of the window. ``first_step``: number of the first one. ``tokens``: int64 [steps, ranks, layers, experts],
+    token-expert pairs by the rank that routed them. ``batch``: int64 [steps, ranks], tokens that each rank routed.
+    ``end_ms``: int64 [steps], time at the end of each, on the schedule's clock.
     """
 
     index: int
     first_step: int
     tokens: NDArray[np.int64]
     batch: NDArray[np.int64]
-    end_ms: int
+    end_ms: NDArray[np.int64]
+
+    def parts(self, steps: int) -> Iterator[Steps]:
+        """The same steps, at most so many at a time."""
+        for at in range(0, len(self.batch), steps):
+            part = slice(at, at + steps)
+            yield Steps(
+                self.index, self.first_step + at, self.tokens[part], self.batch[part], self.end_ms[part]
+            )
 
     def routed(self) -> NDArray[np.int64]:
         """Pairs of the whole group, int64 [steps, layers, experts]."""
@@ -91,24 +118,23 @@ def schedule(recording: Recording, options: ScheduleOptions, ranks: int, seed: i
         rows = list(_window(batch, source, options.window_steps))
         if len(rows) < options.window_steps:
             return
-        sequences, positions = (np.stack(part) for part in zip(*rows, strict=True))
+        sequences, positions, end_ms = (np.array(column) for column in zip(*rows, strict=True))
         tokens, served = _counts(recording, sequences, positions, ranks)
         times = options.requests_per_sequence
-        yield Steps(
-            index, index * options.window_steps, tokens * times, served * times, source.now_ms
-        )
+        yield Steps(index, index * options.window_steps, tokens * times, served * times, end_ms)
 
 
 def _window(
     batch: Batch, source: _Requests, steps: int
-) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], int]]:
+    """Sequence and position of every place and the time at the end, step by step; fewer steps when nobody comes any more."""
     for _ in range(steps):
         while not batch.running:
             if not source.wait():
                 return
             batch.fill()
-        yield batch.sequences.copy(), batch.positions.copy()
         source.step_over()
+        yield batch.sequences.copy(), batch.positions.copy(), source.now_ms
         batch.advance()
 
 
@@ -118,7 +144,9 @@ def _counts(
     """Pairs by rank, int64 [steps, ranks, layers, experts], and tokens, int64 [steps, ranks], of int32 [steps, places]."""
     steps = len(sequences)
     step, place = np.nonzero(sequences != NOBODY)
-    picks = recording.picks[recording.offsets[sequences[step, place]] + positions[step, place]].astype(np.int64)
+    picks = recording.picks[recording.offsets[sequences[step, place]] + positions[step, place]].astype(
+        np.int64
+    )
     row = step * ranks + place % ranks
     layers, experts = recording.layers, recording.experts
     cell = (row[:, None] * layers + np.arange(layers))[:, :, None] * experts + picks
@@ -137,8 +165,10 @@ class _Requests:
     def __init__(self, recording: Recording, options: ScheduleOptions, seed: int) -> None:
         self._recording, self._options = recording, options
         self._random = np.random.default_rng([seed, 7])
-        groups = _groups(recording, options)
-        self._piles = [_Pile(recording.of_domains(group), group, options.passes, self._random) for group in groups]
+        groups = options.groups(recording)
+        self._piles = [
+            _Pile(recording.of_domains(group), group, options.passes, self._random) for group in groups
+        ]
         self._step = 0
         self._arrived = 0
         self.now_ms = 0
@@ -171,7 +201,7 @@ class _Requests:
         arrivals = self._options.arrivals
         if self._arrived == len(arrivals):
             return False
-        self.now_ms = max(self.now_ms, -(-int(arrivals[self._arrived].time_s * 1e6) // 1000) + 1)
+        self.now_ms = max(self.now_ms, int(arrivals[self._arrived].time_s * 1000) + 1)
         return True
 
 
@@ -195,17 +225,3 @@ class _Pile:
             self._left = self._random.permutation(self._sequences).tolist()
             self._begun += 1
         return self._left.pop()
-
-
-def _groups(recording: Recording, options: ScheduleOptions) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    domains = recording.domains()
-    first = options.first or tuple(domain for domain in domains if domain not in options.second)[:1]
-    second = options.second or tuple(domain for domain in domains if domain not in first)[:1]
-    if options.mix.kind != "stationary" and not second:
-        raise ReplayError(
-            f"mix {options.mix.kind!r} goes from one group of domains to another, but the trace has only {', '.join(map(repr, domains))}"
-        )
-    both = sorted(set(first) & set(second))
-    if both:
-        raise ReplayError(f"domain {both[0]!r} is in both groups; keep it in one")
-    return first, second
