@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from eplb.errors import ReplayError
 from eplb.replay.changes import start_map
 from eplb.replay.ledger import Ledger, Terms
 from eplb.replay.options import policy_of
@@ -31,10 +32,23 @@ def replay(
     """The account of every policy, seed after seed; ``progress`` is told (seed, windows served).
 
     Raises:
-        ReplayError: a policy is unknown, or the schedule cannot be served.
+        ReplayError: a policy is unknown, or the schedule of a seed cannot be served; said before any of them is.
         placement.PlacementError: the pool cannot hold the experts.
     """
+    _check(recording, options, words, seeds)
     return tuple(account for seed in seeds for account in _run(recording, options, words, seed, progress))
+
+
+def _check(recording: Recording, options: ReplayOptions, words: Sequence[str], seeds: Sequence[int]) -> None:
+    """Refuse what would fail after minutes of work."""
+    options.topology().check_holds(recording.experts)
+    for word in words:
+        policy_of(word, recording, options, seed=0).close()
+    for seed in seeds:
+        if not sum(1 for _ in schedule(recording, options.schedule, options.ranks, seed)):
+            raise ReplayError(
+                f"the arrivals end before one window of {options.schedule.window_steps} steps is served; give more of them"
+            )
 
 
 def _run(
@@ -45,7 +59,6 @@ def _run(
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[Account]:
     topology = options.topology()
-    topology.check_holds(recording.experts)
     start = start_map(recording.layers, recording.experts, topology)
     terms = Terms(topology, recording.experts, options.prices(), options.undone_within)
     with ExitStack() as stack:

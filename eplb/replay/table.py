@@ -191,11 +191,14 @@ def _head(recording: Recording, options: ReplayOptions, accounts: Sequence[Accou
         ),
         f"seeds      {', '.join(map(str, seeds))}; the tables show means",
     ]
+    fits: list[str] = []
     for price in options.prices():
         rate = price.link_bytes_per_s / 1e9
-        lines.append(
-            f"{price.machine.name:10s} {rate:g} GB/s into a rank; kernels: {price.kernels.provenance}"
-        )
+        pair, _, fit = price.kernels.provenance.rpartition("; scaled from: ")
+        scaled = f"kernels scaled to {pair}" if pair else "kernels as fitted"
+        lines.append(f"{price.machine.name:10s} {rate:g} GB/s into a rank; {scaled}")
+        fits += [fit] if fit not in fits else []
+    lines.extend(f"kernels    {fit}" for fit in fits)
     return lines
 
 
