@@ -7,7 +7,7 @@
 
 ``heldout`` needs the recorded routing data in ../shared/data (or --data). A slice is a group of sequences of one domain; half
 of each domain's groups plan, the other half score; excess = mean over unseen slices and layers of max / mean rank load - 1
-with copies sharing evenly. Greedy is the published EPLB algorithm on the summed load, written out below.
+with copies sharing evenly. Greedy is the published EPLB algorithm on the summed load (`eplb.replay.policies`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from replay_world import EXPERTS, LAYERS, options, recording
 
-from collectors.facts import Phase
+from collectors.facts import Kind, Phase
 from eplb.errors import ReplayError, StoreFenced
 from eplb.migration import Actuator, make_plan, observe, read_desired
 from eplb.ranks import LiveRanks
@@ -12,6 +12,7 @@ from eplb.replay.changes import start_map
 from eplb.replay.options import daemon_config, policy_of
 from eplb.replay.schedule import schedule
 from eplb.replay.world import Clock, Group, MemoryStore, SoleLead
+from eplb.window import Window
 from placement import Placement, violations
 
 HELD, OPTIONS = recording(each=300), options(steps=400)
@@ -74,6 +75,24 @@ def test_the_ranks_switch_a_wave_once_and_report_it():
     ranks = LiveRanks.read(store.read_live(), facts)
     status = observe(facts, read_desired(store.read_desired()), ranks.records, store.time_ms())
     assert (str(status.state), ranks.map_version, ranks.mismatch) == ("all_live", 1, "")
+
+
+def test_the_daemon_s_window_holds_every_token_that_was_served():
+    """The ranks' frames pass the window's own proofs: no step is refused, misaligned or left incomplete."""
+    facts, clock = daemon_config("", HELD, OPTIONS, 0).facts(), Clock()
+    store = MemoryStore(clock)
+    group = Group(facts, Phase.DECODE, START, store)
+    window = Window(facts, Kind.ROUTED)
+    served = list(schedule(HELD, OPTIONS.schedule, OPTIONS.ranks, 0))[:20]
+    for steps in served:
+        clock.now_ms += 1000
+        group.publish(steps, clock.now_ms)
+    for time_ms, node, frame in store.tail_load(range(facts.nodes)):
+        assert window.ingest(time_ms, node, frame)
+    view, routed = window.view(clock.now_ms), np.concatenate([steps.routed() for steps in served])
+    assert np.array_equal(view.tokens, routed)
+    assert np.array_equal(window.sums(), routed.sum(axis=0))
+    assert (view.misaligned_steps, view.incomplete_steps, view.coverage) == (0, 0, 1.0)
 
 
 def test_the_store_in_memory_refuses_an_older_term():
