@@ -50,7 +50,10 @@ def _numbers(defaults: dict[str, Any], helps: dict[str, str]) -> Callable[[FC], 
 @click.option("--slots-per-rank", type=COUNT, required=True, help="Expert slots of a rank in one layer.")
 @click.option("--nodes", type=COUNT, default=1, help="Nodes that the ranks stand on.", **_SHOWN)
 @click.option("--experts", type=COUNT, help="Experts of the model, if the trace does not name the last ones.")
-@click.option("--seeds", type=click.IntRange(1, 1000), default=1, help="Runs, with seeds 0, 1, ...", **_SHOWN)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the first run.", **_SHOWN)
+@click.option(
+    "--seeds", type=click.IntRange(1, 1000), default=1, help="Runs, each with the next seed.", **_SHOWN
+)
 @click.option("--mix", type=click.Choice(MIXES), default="stationary", help="How domains follow.", **_SHOWN)
 @click.option(
     "--mix-at", type=float, default=0.5, help="Part of the run at which a switch or ramp is.", **_SHOWN
@@ -95,7 +98,9 @@ def _numbers(defaults: dict[str, Any], helps: dict[str, str]) -> Callable[[FC], 
     **_SHOWN,
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def replay(trace: Path, *, policies: tuple[str, ...], seeds: int, as_json: bool, **options: Any) -> None:
+def replay(
+    trace: Path, *, policies: tuple[str, ...], seed: int, seeds: int, as_json: bool, **options: Any
+) -> None:
     """Serve the sequences of TRACE under every policy and say what each costs.
 
     The picks are the recorded ones, the schedule is simulated. Every step is served by a map that was made before it, by
@@ -114,7 +119,7 @@ def replay(trace: Path, *, policies: tuple[str, ...], seeds: int, as_json: bool,
     recording = Recording.of(
         read_sequences(trace, ReadOptions(experts=options["experts"])), options["experts"]
     )
-    accounts = run(recording, asked, policies, range(seeds), _progress(asked, seeds))
+    accounts = run(recording, asked, policies, range(seed, seed + seeds), _progress(asked))
     if as_json:
         click.echo(json.dumps(as_dict(recording, asked, accounts), indent=2))
     else:
@@ -138,12 +143,12 @@ def _options(options: dict[str, Any]) -> ReplayOptions:
     return ReplayOptions(schedule=schedule, **{name: options[name] for name in of_pool})
 
 
-def _progress(options: ReplayOptions, seeds: int) -> Callable[[int, int], None]:
+def _progress(options: ReplayOptions) -> Callable[[int, int], None]:
     windows = options.schedule.steps // options.schedule.window_steps
 
     def tell(seed: int, served: int) -> None:
         if served % WINDOWS_BETWEEN_LINES == 0 or served == windows:
-            _say(f"seed {seed + 1} of {seeds}: {served} of {windows} windows")
+            _say(f"seed {seed}: {served} of {windows} windows")
 
     return tell
 
