@@ -3,11 +3,14 @@
     python benchmarks/solver_table.py                    all rows (about ten minutes on two cores)
     python benchmarks/solver_table.py heldout --effort fast
     python benchmarks/solver_table.py heldout --seeds 100 101 102 103 104
-    python benchmarks/solver_table.py sums noise large speed
+    python benchmarks/solver_table.py sums noise large speed shares
+    python benchmarks/solver_table.py why                what a plan on sums is worth, slice by slice
+    python benchmarks/solver_table.py heldout --flashlb vllm_ascend-*.whl
 
-``heldout`` needs the recorded routing data in ../shared/data (or --data). A slice is a group of sequences of one domain; half
-of each domain's groups plan, the other half score; excess = mean over unseen slices and layers of max / mean rank load - 1
-with copies sharing evenly. Greedy is the published EPLB algorithm on the summed load (`eplb.replay.policies`).
+``heldout``, ``why`` and ``fan_out`` need the recorded routing data in ../shared/data (or --data). A slice is a group of
+sequences of one domain; half of each domain's groups plan, the other half score; excess = mean over unseen slices and layers
+of max / mean rank load - 1 with copies sharing evenly. Greedy is the published EPLB algorithm on the summed load
+(``eplb.replay.policies``); FlashLB runs from its own wheel when that is given (see flashlb.py).
 """
 
 from __future__ import annotations
@@ -16,15 +19,18 @@ import argparse
 import resource
 import sys
 import time
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fan_out
+import flashlb
 import numpy as np
 
 from eplb.replay.policies import greedy_row
-from placement import Limits, LoadTrace, Placement, Topology, compile_kernels, evaluate, solve
+from placement import Limits, LoadTrace, Placement, Topology, compile_kernels, evaluate, exact_shares, solve
 from placement.kernel import COOLING, TEMPERATURE
 from placement.kernel_anneal import anneal
 from placement.kernel_state import make_state
@@ -52,21 +58,30 @@ FLASHLB = (0.2979, 0.2546, 0.1295, 0.1199, 0.2437)
 """Held-out excess of FlashLB (vllm-ascend, default settings) in these rows, mean of seeds 0 to 2; it was run apart."""
 
 
+ROWS = ("why", "heldout", "sums", "noise", "large", "speed", "shares", "fan_out")
+
+
 def main() -> None:
     """Print the rows that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("rows", nargs="*", default=["heldout", "sums", "noise", "large", "speed"])
+    parser.add_argument("rows", nargs="*", default=ROWS)
     parser.add_argument("--effort", nargs="+", default=["fast", "normal"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument(
+        "--flashlb", type=Path, help="wheel of vllm-ascend, whose FlashLB then runs beside ours"
+    )
     options = parser.parse_args()
     compile_kernels()
     tables: dict[str, Callable[[], None]] = {
-        "heldout": lambda: held_out(options.data, options.effort, options.seeds),
+        "heldout": lambda: held_out(options.data, options.effort, options.seeds, options.flashlb),
+        "why": lambda: why(options.data, options.seeds),
         "sums": lambda: sums(options.effort),
         "noise": noise,
         "large": lambda: large(options.effort),
         "speed": speed,
+        "shares": shares,
+        "fan_out": fan_out.main,
     }
     for row in options.rows:
         if row not in tables:
@@ -77,50 +92,129 @@ def main() -> None:
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 
-def held_out(data: Path, efforts: list[str], seeds: list[int]) -> None:
-    """Held-out excess of identity, greedy and ours, mean over the seeds."""
+def held_out(data: Path, efforts: list[str], seeds: list[int], wheel: Path | None) -> None:
+    """Held-out excess of identity, greedy, FlashLB and ours, mean over the seeds."""
+    check_folder(data)
+    flash = None if wheel is None else flashlb.load(wheel)
+    known = seeds == [0, 1, 2]
+    print(f"held-out excess, seeds {seeds}; FlashLB {'as measured before' if flash is None else 'run now'}")
+    print(
+        f"{'trace':18s} ranks +red  effort  identity  greedy FlashLB    ours  in-sample  /greedy /FlashLB  CPU s"
+    )
+    for effort in efforts:
+        rows = [_held_out_row(data, row, effort, seeds, flash) for row in HELD_OUT]
+        if flash is None:
+            rows = [
+                replace(row, flash=past if known else float("nan"))
+                for row, past in zip(rows, FLASHLB, strict=True)
+            ]
+        for (name, _, ranks, redundant, _), row in zip(HELD_OUT, rows, strict=True):
+            print(
+                f"{name:18s} {ranks:5d} {redundant:4d}  {effort:7s}{row.identity:9.4f} {row.base:7.4f} {row.flash:7.4f} "
+                f"{row.ours:7.4f} {row.seen:10.4f} {row.ours / row.base:8.3f} {row.ours / row.flash:8.3f} {row.cpu_s:6.2f}"
+            )
+        print(
+            f"{effort}: mean of ours / greedy {np.mean([row.ours / row.base for row in rows]):.3f}, "
+            f"of ours / FlashLB {np.mean([row.ours / row.flash for row in rows]):.3f}"
+        )
+
+
+def check_folder(data: Path) -> None:
     if not data.is_dir():
         sys.exit(f"{data} is not here: name the folder of recorded routing data with --data")
-    print(f"held-out excess, seeds {seeds}")
-    print(f"{'trace':18s} ranks +red  effort  identity  greedy    ours  in-sample  /greedy  CPU s")
-    for effort in efforts:
-        rows = [_held_out_row(data, row, effort, seeds) for row in HELD_OUT]
-        for (name, _, ranks, red, _), (identity, base, ours, seen, cpu_s) in zip(HELD_OUT, rows, strict=True):
-            numbers = f"{identity:9.4f} {base:7.4f} {ours:7.4f} {seen:10.4f} {ours / base:8.3f} {cpu_s:6.2f}"
-            print(f"{name:18s} {ranks:5d} {red:4d}  {effort:7s}{numbers}")
-        print(f"{effort}: mean of ours / greedy {np.mean([row[2] / row[1] for row in rows]):.3f}")
-        if seeds == [0, 1, 2]:
-            parts = [row[2] / flash for row, flash in zip(rows, FLASHLB, strict=True)]
-            print(f"{effort}: mean of ours / FlashLB {np.mean(parts):.3f}")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Excess on unseen slices of four maps, of ours also on the seen ones, and the CPU time of our solve."""
+
+    identity: float
+    base: float
+    flash: float
+    ours: float
+    seen: float
+    cpu_s: float
 
 
 def _held_out_row(
-    data: Path, row: tuple[str, int, int, int, int], effort: str, seeds: list[int]
-) -> list[float]:
+    data: Path,
+    row: tuple[str, int, int, int, int],
+    effort: str,
+    seeds: list[int],
+    flash: Callable[[NDArray[np.int64], int, int], NDArray[np.int64]] | None,
+) -> HeldOut:
     name, experts, ranks, redundant, group = row
     slots = (experts + redundant) // ranks
     topology = Topology.uniform(ranks=ranks, slots_per_rank=slots)
     found = []
     for seed in seeds:
-        plan, score = _slices(data / f"{name}.npz", experts, group, seed)
+        plan, score = halves(data / f"{name}.npz", experts, group, seed)
         started_s = time.process_time()
         ours = solve(plan, topology, effort=effort).placement
         cpu_s = time.process_time() - started_s
         identity = Placement(np.tile(np.arange(ranks * slots) % experts, (plan.layers, 1)))
-        base = Placement(
-            np.stack(
-                [
-                    greedy_row(plan.tokens[:, at].sum(axis=0).astype(float), ranks, slots)
-                    for at in range(plan.layers)
-                ]
+        maps = [identity, on_sums(plan, ranks, slots)]
+        if flash is not None:
+            maps.append(each_layer(plan, lambda tokens: flash(tokens, ranks, slots)))
+        excess = [evaluate(map_, score, topology).mean_ratio - 1 for map_ in maps]
+        excess += [float("nan")] * (3 - len(maps))
+        excess += [evaluate(ours, part, topology).mean_ratio - 1 for part in (score, plan)]
+        found.append([*excess, cpu_s])
+    return HeldOut(*(float(value) for value in np.mean(found, axis=0)))
+
+
+def each_layer(trace: LoadTrace, solved: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Placement:
+    """The map of a method that solves one layer's tokens, int64 [slices, experts]."""
+    return Placement(np.stack([solved(trace.tokens[:, at]) for at in range(trace.layers)]))
+
+
+def on_sums(trace: LoadTrace, ranks: int, slots_per_rank: int) -> Placement:
+    """The map of the greedy baseline, which sees the sum of all slices."""
+    return each_layer(
+        trace, lambda tokens: greedy_row(tokens.sum(axis=0).astype(float), ranks, slots_per_rank)
+    )
+
+
+def why(data: Path, seeds: list[int]) -> None:
+    """The ratio of plans on sums and on slices, measured both ways, on seen and unseen load."""
+    check_folder(data)
+    print(f"ratio, seeds {seeds}: plan summed, unseen summed, plan by slice, unseen by slice")
+    for name, experts, ranks, redundant, group in (HELD_OUT[0], HELD_OUT[4]):
+        slots = (experts + redundant) // ranks
+        topology = Topology.uniform(ranks=ranks, slots_per_rank=slots)
+        found = []
+        for seed in seeds:
+            plan, score = halves(data / f"{name}.npz", experts, group, seed)
+            summed, later = (LoadTrace(part.tokens.sum(axis=0, keepdims=True)) for part in (plan, score))
+            maps = (
+                on_sums(plan, ranks, slots),
+                solve(summed, topology).placement,
+                solve(plan, topology).placement,
             )
-        )
-        excess = [evaluate(map_, score, topology).mean_ratio - 1 for map_ in (identity, base, ours)]
-        found.append([*excess, evaluate(ours, plan, topology).mean_ratio - 1, cpu_s])
-    return [float(value) for value in np.mean(found, axis=0)]
+            views = (summed, later, plan, score)
+            found.append([[evaluate(map_, view, topology).mean_ratio for view in views] for map_ in maps])
+        methods = ("greedy on sums", "ours on sums", "ours on slices")
+        for method, values in zip(methods, np.mean(found, axis=0), strict=True):
+            print(f"{name} {ranks} x {slots}, {method:15s}" + "".join(f" {value:.4f}" for value in values))
 
 
-def _slices(file: Path, experts: int, group: int, seed: int) -> tuple[LoadTrace, LoadTrace]:
+def shares() -> None:
+    """Exact shares of a map of 58 layers x 288 slots under load off its plan, on one core."""
+    trace, topology = _lognormal(58), Topology.uniform(ranks=32, slots_per_rank=9)
+    map_ = solve(trace, topology, effort="fast").placement
+    change = np.exp(0.5 * np.random.default_rng(7).standard_normal(trace.tokens.shape))
+    later = LoadTrace(np.rint(trace.tokens * change).astype(np.int64))
+    started_s = time.process_time()
+    split = exact_shares(map_, later, topology)
+    cpu_s = time.process_time() - started_s
+    before, after = (
+        evaluate(map_, later, topology).mean_ratio,
+        evaluate(split.placement, later, topology, dispatch="weighted").mean_ratio,
+    )
+    print(f"exact shares, 58 x 288: CPU {cpu_s:.3f} s; even {before:.4f}, exact {after:.4f}")
+
+
+def halves(file: Path, experts: int, group: int, seed: int) -> tuple[LoadTrace, LoadTrace]:
     """Plan and score slices of one domain each, every slice and layer scaled to 10 000 tokens."""
     with np.load(file) as stored:
         picks, offsets, domain = stored["picks"], stored["offsets"], stored["domain"]
@@ -151,10 +245,8 @@ def sums(efforts: list[str]) -> None:
         (320, 2, ["normal"]),
     ):
         trace, topology = _lognormal(layers), Topology.uniform(ranks=ranks, slots_per_rank=slots)
-        base = np.stack([greedy_row(trace.tokens[0, at].astype(float), ranks, slots) for at in range(layers)])
-        print(
-            f"sums {layers} x 256, {ranks} x {slots}: greedy {evaluate(Placement(base), trace, topology).mean_ratio:.5f}"
-        )
+        base = evaluate(on_sums(trace, ranks, slots), trace, topology).mean_ratio
+        print(f"sums {layers} x 256, {ranks} x {slots}: greedy {base:.5f}")
         for effort in some:
             run = partial(solve, trace, topology, limits=exact, effort=effort, threads=1)
             _line(f"  {effort}, one core", run)

@@ -115,9 +115,9 @@ def make_plan(request: PlanRequest) -> PlanResult:
     )
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, dispatch: str) -> None:
     """Compile the search, say so, and answer requests until the parent goes away."""
-    compile_kernels()
+    compile_kernels(dispatch)
     pipe.send(READY)
     while True:
         try:
@@ -132,10 +132,14 @@ def _serve(pipe: Connection) -> None:
 
 
 class Planner:
-    """At most one solve at a time, in a process that is kept warm and killed when ``deadline_s`` has passed."""
+    """At most one solve at a time, in a process that is kept warm and killed when ``deadline_s`` has passed.
 
-    def __init__(self, deadline_s: float) -> None:
+    ``dispatch``: the rule whose search is compiled ahead; requests with others are answered too, the first one later.
+    """
+
+    def __init__(self, deadline_s: float, dispatch: str = "even") -> None:
         self.deadline_s = deadline_s
+        self._dispatch = dispatch
         self._process: Any = None
         self._pipe: Connection | None = None
         self._started_s: float | None = None
@@ -228,7 +232,9 @@ class Planner:
         self._end_process()
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), name="eplb-planner", daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(theirs, self._dispatch), name="eplb-planner", daemon=True
+        )
         self._process.start()
         theirs.close()
         self._pipe = ours

@@ -116,4 +116,4 @@ def served(config: PoolConfig, daemon: DaemonConfig, url: str, owner: str) -> Po
     """
     store = Store(url, config.name, window_s=config.window.window_s, socket_timeout_s=daemon.store.timeout_s)
     lease = Lease(store, daemon.store.lease_ttl_s, owner)
-    return Ports(store, lease, Planner(config.solver.deadline_s), time.monotonic)
+    return Ports(store, lease, Planner(config.solver.deadline_s, config.dispatch), time.monotonic)

@@ -48,18 +48,20 @@ class Bound:
     """Lower bound on one layer's objective, 1.0 = perfect balance.
 
     ``replica_granularity``, ``hottest_pair``, ``node_limit``: what each adds to the ones before it; they sum to
-    ``value`` - 1. ``loaded``: whether the layer has any load.
+    ``value`` - ``mean``. ``loaded``: whether the layer has any load. ``mean``: what all ranks together cost at least; with a
+    roofline, where slots cost too, it is not 1 (``time_bound``).
     """
 
     replica_granularity: float = 0.0
     hottest_pair: float = 0.0
     node_limit: float = 0.0
     loaded: bool = True
+    mean: float = 1.0
 
     @property
     def value(self) -> float:
         """The bound."""
-        return 1.0 + self.replica_granularity + self.hottest_pair + self.node_limit
+        return self.mean + self.replica_granularity + self.hottest_pair + self.node_limit
 
     @property
     def code(self) -> str:
@@ -106,7 +108,7 @@ def reason(bounds: list[Bound], weights: NDArray[np.float64]) -> Reason:
     if total[code] <= GAIN:
         return Reason(MEAN, "the hottest rank cannot be below the mean of the ranks")
     layers = [at for at, bound in enumerate(bounds) if getattr(bound, code) > GAIN and weights[at] > 0]
-    value = 1.0 + sum(total.values())
+    value = ordered_sum(weights * np.array([bound.mean for bound in bounds])) + sum(total.values())
     text = f"in {len(layers)} of {len(bounds)} layers {SENTENCES[code]}: bound {value:.4f}"
     return Reason(code, text, tuple((at, -1) for at in layers))
 

@@ -7,11 +7,11 @@ read a second time. Prefill computes: its time grows with tokens. The roofline a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placement.checks import real
 from placement.errors import PlacementError, TraceError
 from placement.models import check_cost
 from placement.result import Reason
@@ -31,7 +31,7 @@ class Roofline:
     With ``idle_us = free_tokens = 0`` this is t0 + b x activated experts + p x tokens. ``provenance``: where the numbers are from.
 
     Raises:
-        PlacementError: a number is negative or not finite.
+        PlacementError: a number is negative or not finite, or a rank with tokens could cost nothing.
     """
 
     base_us: float
@@ -43,12 +43,22 @@ class Roofline:
 
     def __post_init__(self) -> None:
         for name in ("base_us", "activated_us", "token_us", "idle_us", "free_tokens"):
-            value = getattr(self, name)
-            if not (isfinite(value) and value >= 0):
-                raise PlacementError(f"roofline.{name} is {value}, must be finite and at least 0")
+            value = real(f"roofline.{name}", getattr(self, name))
+            if value < 0:
+                raise PlacementError(f"roofline.{name} is {value}, must be at least 0")
+        free = not self.token_us or self.free_tokens > 0
+        if free and not self.base_us and not self.activated_us:
+            raise PlacementError("roofline lets tokens cost nothing: give base_us, activated_us or token_us")
 
     def scaled(self, *, weight_read: float, compute: float, provenance: str) -> Roofline:
-        """For other experts or hardware: ``weight_read`` x the time to read an expert, ``compute`` x the time of a token."""
+        """For other experts or hardware: ``weight_read`` x the time to read an expert, ``compute`` x the time of a token.
+
+        Raises:
+            PlacementError: a factor is not finite or not above 0.
+        """
+        for name, value in (("weight_read", weight_read), ("compute", compute)):
+            if real(name, value) <= 0:
+                raise PlacementError(f"{name} is {value}, must be above 0")
         return replace(
             self,
             activated_us=self.activated_us * weight_read,
@@ -152,14 +162,77 @@ class Activation:
 
         ``tokens``: int64 [slices, slots], tokens of each slot's expert; ``parts``: float64 [slices or 1, slots].
         One-step slices: 1 - (1 - part)^tokens, each token going to the slot with chance ``part``; with ``whole``, min(1, part x
-        tokens), the tokens being counted. Else 1 - (1 - part x p)^B, p = tokens / (steps x B) (field notes 2.10).
+        tokens), the tokens being counted. Else 1 - (1 - part x p)^B, p = tokens / (steps x B) (field notes 2.10),
+        and part x p x B with less than one token a step.
         """
         if self.batch is None:
             if whole:
                 return np.minimum(1.0, parts * tokens)
-            counted: NDArray[np.float64] = 1.0 - (1.0 - np.minimum(parts, 1.0)) ** tokens
-            return counted
+            return 1.0 - _power(1.0 - np.minimum(parts, 1.0), tokens)
         batch = self.batch[:, None]
         chosen = np.minimum(1.0, parts * tokens / (self.steps[:, None] * batch))
-        expected: NDArray[np.float64] = 1.0 - (1.0 - chosen) ** batch
+        # Below one token a step, most steps have none and the others one: a power would count splitting as a saving.
+        few = batch * chosen
+        expected: NDArray[np.float64] = np.where(
+            batch < 1, few, 1.0 - _power(1.0 - chosen, np.maximum(batch, 1.0))
+        )
         return expected
+
+    def only(self, slices: NDArray[np.int64]) -> Activation:
+        """The same for some of the slices, int64 [kept]."""
+        return Activation(self.steps[slices], None if self.batch is None else self.batch[slices])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clock:
+    """A roofline and what is known of the steps of a trace."""
+
+    model: Roofline
+    activation: Activation
+
+    def least_us(self, tokens: NDArray[np.int64], speed: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Time of every rank if work could be cut at will, float64 [slices]: one copy an expert, spread by speed.
+
+        ``tokens``: int64 [slices, experts]; ``speed``: float64 [live ranks].
+        """
+        ranks, experts = len(speed), tokens.shape[1]
+        read = self.read(tokens)
+        each = tokens.sum(axis=1) / self.activation.steps / ranks
+        time = self.model.us(np.full(1, experts / ranks), read / ranks, each)
+        least: NDArray[np.float64] = time * ranks / speed.sum()
+        return least
+
+    def read(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Experts that a step of every slice activates where none has two copies, float64 [slices]."""
+        read: NDArray[np.float64] = self.activation.chance(tokens, np.ones((1, 1)), whole=False).sum(axis=1)
+        return read
+
+    def copy_us(self, tokens: NDArray[np.int64], copies: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Time that one of ``copies`` copies adds to its rank when they share evenly, float64 [slices, experts].
+
+        ``tokens``: int64 [slices, experts]; ``copies``: int64, in their shape or one for all. Tokens that are free on one copy are
+        not credited to another, so that a rank's time is at most the sum.
+        """
+        parts = 1.0 / copies
+        read = self.activation.chance(tokens, parts, whole=False)
+        each = tokens * parts / self.activation.steps[:, None]
+        return self.model.us(np.ones(1), read, each) - self.model.base_us
+
+
+def _power(
+    base: NDArray[np.float64], exponent: NDArray[np.int64] | NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``base`` to the power of ``exponent`` >= 0 by products and square roots, which every machine rounds alike."""
+    shape = np.broadcast_shapes(base.shape, exponent.shape)
+    whole = np.floor(exponent).astype(np.int64)
+    rest = np.asarray(exponent - whole, dtype=np.float64)
+    result, square = np.ones(shape), base
+    while whole.any():
+        result = np.where(whole & 1, result * square, result)
+        square, whole = square * square, whole >> 1
+    root = base
+    while rest.any():
+        root, rest = np.sqrt(root), rest * 2
+        result = np.where(rest >= 1, result * root, result)
+        rest %= 1.0
+    return result

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placement.bounds import Bound
-    from placement.groups import Policy
     from placement.limits import Limits
     from placement.placement import Placement, Violation
+    from placement.policy import Policy
     from placement.result import Point
     from placement.topology import Topology
     from placement.trace import LoadTrace
@@ -40,6 +40,7 @@ class Facts:
     truncated: bool
     most_slices: int
     policy: Policy
+    counts_tokens: bool
 
 
 def reasons(facts: Facts) -> tuple[Reason, ...]:
@@ -77,7 +78,7 @@ def _load(facts: Facts) -> Iterator[Reason]:
         text = f"{len(empty)} of {facts.trace.layers} layers have no load: " + _named(empty)
         yield Reason("no_data", f"{text}; no move is made there for balance", tuple((at, -1) for at in empty))
     hot = [at for at, bound in enumerate(facts.layer_bounds) if bound.replica_granularity > MUCH]
-    if hot:
+    if hot and facts.counts_tokens:
         text = f"in {len(hot)} layers ({_named(hot)}) an expert's copies are each above a rank's fair share"
         yield Reason(
             "needs_replicas",

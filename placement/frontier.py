@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stop:
-    """One row on a layer's path: its moves, its objective, and shares where a live map's own are kept."""
+    """One row on a layer's path: its moves, its objective, and its shares, float64 [slots], where they are not even."""
 
     moves: int
     value: float
@@ -78,7 +78,12 @@ def _row_and_shares(path: Path, stop: Stop) -> tuple[Row, NDArray[np.float64]]:
     layer = path.layer
     row = stop.row if path.current is None else keep_slots(layer, stop.row, path.current)
     filled = row < layer.experts
-    shares = np.where(filled, 1.0 / layer.replicas(row)[row], 0.0) if stop.shares is None else stop.shares
+    if stop.shares is None:
+        shares = np.where(filled, 1.0 / layer.replicas(row)[row], 0.0)
+    else:
+        of_pair = np.zeros((layer.experts + 1, layer.ranks))
+        of_pair[stop.row, layer.rank_of_slot] = stop.shares
+        shares = np.where(filled, of_pair[row, layer.rank_of_slot], 0.0)
     return np.where(filled, row, EMPTY), shares
 
 

@@ -1,4 +1,4 @@
-"""Expert groups kept whole on a node: whether that can be, and which node takes which group.
+"""Expert groups kept whole on a node: which node takes which group.
 
 A group is a run of ``experts / expert_groups`` consecutive experts, as in routers that first choose groups. Kept whole, its
 copies all live on one node, so that a token's copies of one group never cross nodes.
@@ -11,130 +11,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placement.errors import InfeasibleError
 from placement.norm import power, root, smooth_max
 from placement.relabel import assign
 from placement.replicas import replica_counts
-from placement.result import Reason
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placement.layer import Layer, Row
-    from placement.topology import Topology
-
-HIERARCHICAL = "hierarchical"
-GLOBAL = "global"
 
 MOST_ROUNDS = 4
 """Exchanges of the descent over homes, in multiples of the number of groups."""
 
 GAIN = 1e-9
 """Smallest fall of the smooth maximum that counts as better."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The rule a solve follows: ``hierarchical`` = every group's copies on one node, ``global`` = copies on any live rank.
-
-    ``reason``: why ``auto`` fell back to ``global``, code ``policy_global``; None where the rule was asked for or nothing
-    was to be kept whole.
-    """
-
-    name: str
-    reason: Reason | None = None
-
-    @property
-    def hierarchical(self) -> bool:
-        """Whether groups stay whole."""
-        return self.name == HIERARCHICAL
-
-
-def resolve(topology: Topology, experts: int) -> Policy:
-    """Turn the policy of a topology into the one that its live ranks allow.
-
-    ``auto`` keeps groups whole where they fit into the nodes and divide evenly over equal ones, and else says why not.
-
-    Raises:
-        InfeasibleError: ``hierarchical`` was asked for and cannot be; says the smallest change that fits. Or every rank is
-            dead.
-    """
-    if topology.policy == GLOBAL:
-        return Policy(GLOBAL)
-    small, _ = topology.live()
-    wanted = topology.policy == HIERARCHICAL
-    if not wanted and small.nodes == 1:
-        return Policy(GLOBAL)
-    obstacle = _obstacle(small, experts)
-    if wanted and obstacle is not None:
-        raise InfeasibleError(f"policy hierarchical: {obstacle[0]}: use {obstacle[1]} or policy global")
-    if not wanted and obstacle is None:
-        obstacle = _lopsided(small)
-    if obstacle is None:
-        return Policy(HIERARCHICAL)
-    text = (
-        f"policy auto places experts over all {small.ranks} ranks whatever their node, because {obstacle[0]}"
-    )
-    return Policy(GLOBAL, Reason("policy_global", text))
-
-
-def _obstacle(small: Topology, experts: int) -> tuple[str, str] | None:
-    """Why the groups cannot stay whole and the smallest change that lets them, or None."""
-    groups, nodes = small.expert_groups, small.nodes
-    if groups == 0:
-        return "no expert groups are given", "expert_groups of the model's router"
-    if experts % groups:
-        divisor = next(number for number in range(min(groups, experts), 0, -1) if experts % number == 0)
-        return (
-            f"{experts} experts do not divide into {groups} groups ({experts % groups} left over)",
-            f"{divisor} groups",
-        )
-    if groups < nodes:
-        return (
-            f"{groups} groups leave {nodes - groups} of {nodes} nodes without experts",
-            f"at most {groups} nodes",
-        )
-    room = _room(small, experts)
-    if room.min() > 0 and room.sum() >= groups:
-        return None
-    text = f"{nodes} nodes have room for {_numbers(room)} whole groups of {experts // groups} experts, {groups} must fit"
-    return f"{text} and every node needs one", _more_slots(small, experts)
-
-
-def _room(small: Topology, experts: int) -> NDArray[np.int64]:
-    """Whole groups that every node can hold at most, int64 [nodes]."""
-    slots = np.bincount(small.node_of_rank, weights=small.slots_of_rank).astype(np.int64)
-    return np.minimum(slots // (experts // small.expert_groups), small.expert_groups)
-
-
-def _numbers(room: NDArray[np.int64]) -> str:
-    shown = ", ".join(str(number) for number in room[:8].tolist())
-    return shown + (", ..." if len(room) > 8 else "")
-
-
-def _more_slots(small: Topology, experts: int) -> str:
-    """The fewest slots per rank, the same number added to each, with which the groups fit."""
-    ranks_of_node = np.bincount(small.node_of_rank)
-    slots = np.bincount(small.node_of_rank, weights=small.slots_of_rank).astype(np.int64)
-    size = experts // small.expert_groups
-    added = 1
-    while True:
-        room = (slots + added * ranks_of_node) // size
-        if room.min() > 0 and room.sum() >= small.expert_groups:
-            break
-        added += 1
-    redundant = small.slots + added * small.ranks - experts
-    if len(set(small.slots_of_rank)) == 1:
-        return f"at least {small.slots_of_rank[0] + added} slots per rank ({redundant} redundant slots)"
-    return f"at least {added} more slots on every rank ({redundant} redundant slots)"
-
-
-def _lopsided(small: Topology) -> tuple[str, str] | None:
-    """Why whole groups would load equal nodes unequally, or None."""
-    kinds = _kinds(np.array(small.node_of_rank), np.array(small.slots_of_rank), small.speed_of_rank())
-    if any(kind != kinds[0] for kind in kinds) or small.expert_groups % small.nodes == 0:
-        return None
-    return f"{small.expert_groups} groups do not divide over {small.nodes} equal nodes", ""
 
 
 def main_nodes(
@@ -235,7 +125,7 @@ def _mean_root(powers: NDArray[np.float64], weights: NDArray[np.float64]) -> NDA
 def moved_near(layer: Layer, home: NDArray[np.int64], row: Row) -> NDArray[np.int64]:
     """Exchange equal nodes in ``home`` (int64 [experts]) so that most slots of a live row stay, int64 [experts]."""
     node_of_slot = layer.node_of_rank[layer.rank_of_slot]
-    kinds = _kinds(layer.node_of_rank, np.bincount(layer.rank_of_slot), layer.inverse_speed)
+    kinds = node_kinds(layer.node_of_rank, np.bincount(layer.rank_of_slot), layer.inverse_speed)
     kept = np.zeros((len(kinds), len(kinds)), dtype=np.int64)
     filled = row < layer.experts
     np.add.at(kept, (home[row[filled]], node_of_slot[filled]), 1)
@@ -243,7 +133,7 @@ def moved_near(layer: Layer, home: NDArray[np.int64], row: Row) -> NDArray[np.in
     return assign(np.where(equal, kept, -layer.slots))[home]
 
 
-def _kinds(
+def node_kinds(
     node_of_rank: NDArray[np.int64], sizes: NDArray[np.int64], speeds: NDArray[np.float64]
 ) -> list[list[tuple[int, float]]]:
     """What every node is made of: slots and speed of its ranks, in order of size; equal nodes have equal lists."""

@@ -42,7 +42,9 @@ VALUE, TEMPERATURE, PRICE, COOLING = range(4)
 class State(NamedTuple):
     """One layer under way. Flat arrays [a x b] are read at ``i * b + j``; ``n`` = slices, padded with weight 0.
 
-    ``loads``, ``unit``: [experts + 1 x n], load of an expert and of one copy of it; the last row is an empty slot.
+    ``loads``: [experts + 1 x n], load of an expert, or where copies have prices (``sizes[3]`` = most copies listed, else 0)
+    [experts + 1 x most x n], cost of one of 1, 2, ... copies. ``unit``: [experts + 1 x n], load or cost of one copy now. The
+    last row is an empty slot. ``base``: [n], what every rank costs whatever it holds. ``fewer``, ``more``: [n].
     ``cost``, ``power``, ``trial``: [ranks x n]. ``total``, ``trial_total``, ``roots``, ``weights``: [n].
     ``inverse_speed``: [ranks]. ``row``, ``rank_of_slot``, ``start``, ``spare``, ``spare_at``: [slots]; ``spare`` lists slots
     that may be overwritten: empty ones and those of experts with several copies.
@@ -50,11 +52,14 @@ class State(NamedTuple):
     ``blocked``, ``home``: uint8 [experts + 1 x ranks], pairs that must not be created, pairs that cost no move.
     ``hot``, ``hot_version``: [n], costliest rank and when it was looked up. ``touched``: [ranks].
     ``kept_values``: float64 [most moves + 1]; ``kept_rows``: [most moves + 1, slots], best row of every number of moves.
-    ``clock``: int64 and ``now``: float64, single numbers; ``random``: uint64 [1]; ``sizes``: slices, ranks, experts.
+    ``clock``: int64 and ``now``: float64, single numbers; ``random``: uint64 [1]; ``sizes``: slices, ranks, experts, listed copies.
     """
 
     loads: Real
     unit: Real
+    base: Real
+    fewer: Real
+    more: Real
     cost: Real
     power: Real
     trial: Real
@@ -168,11 +173,11 @@ def refresh(s: State) -> None:
     n = np.uintp(s.sizes[0])
     ranks, experts = s.sizes[1], s.sizes[2]
     for expert in range(experts + 1):
-        copies = s.unit.dtype.type(max(1, s.counts[expert]))
-        at = np.uintp(expert) * n
+        one_copy(s, expert, max(1, s.counts[expert]), s.unit, np.uintp(expert) * n)
+    for rank in range(ranks):
+        at = np.uintp(rank) * n
         for t in range(n):
-            s.unit[at + t] = s.loads[at + t] / copies
-    s.cost[:] = 0
+            s.cost[at + t] = s.base[t]
     for slot in range(len(s.row)):
         to, at = np.uintp(s.rank_of_slot[slot]) * n, np.uintp(s.row[slot]) * n
         for t in range(n):
@@ -185,6 +190,21 @@ def refresh(s: State) -> None:
         raise_rank(s, at, n)
     add_up(s)
     s.clock[SINCE_REFRESH] = 0
+
+
+@compiled
+def one_copy(s: State, expert: Index, copies: Index, result: Real, start: np.uintp) -> None:
+    """Write the load or cost of one of ``copies`` copies of ``expert`` to ``result[start:]``, [n]."""
+    n = np.uintp(s.sizes[0])
+    listed = s.sizes[3]
+    if listed:
+        at = (np.uintp(expert) * np.uintp(listed) + np.uintp(min(copies, listed) - 1)) * n
+        for t in range(n):
+            result[start + t] = s.loads[at + t]
+        return
+    at, number = np.uintp(expert) * n, s.unit.dtype.type(copies)
+    for t in range(n):
+        result[start + t] = s.loads[at + t] / number
 
 
 @compiled
@@ -217,7 +237,8 @@ def index(s: State) -> None:
     """Compute counts, holders, spare slots, blocked pairs and arrivals from ``s.row``; forbidden pairs stay so."""
     ranks, experts = s.sizes[1], s.sizes[2]
     s.counts[:] = 0
-    s.blocked[:] &= FORBIDDEN
+    for pair in range(len(s.blocked)):
+        s.blocked[pair] &= FORBIDDEN
     arrivals = 0
     for slot in range(len(s.row)):
         expert, rank = s.row[slot], s.rank_of_slot[slot]
@@ -279,3 +300,12 @@ def begin(s: State) -> None:
     index(s)
     refresh(s)
     keep(s)
+
+
+@compiled
+def restore(s: State) -> None:
+    """Return to the row that is kept for no moves."""
+    for slot in range(len(s.row)):
+        s.row[slot] = s.kept_rows[0, slot]
+    index(s)
+    refresh(s)

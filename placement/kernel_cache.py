@@ -21,8 +21,10 @@ def compiled(function: Function) -> Function:
     No fast-math, no fused multiply-add, no parallel reduction: every machine rounds alike. The machine code is kept in the
     first of: ``NUMBA_CACHE_DIR``; ``__pycache__`` beside the source; the same read-only, when ``compile_kernels`` filled it
     while the image was built; the user's cache. Without any of these every process compiles anew.
+    The function must not make arrays: numba's reference counts, which guard those, are left out, as counting at every call
+    takes longer than what is called.
     """
-    dispatcher = njit(nogil=True, error_model="numpy")(function)
+    dispatcher = njit(nogil=True, error_model="numpy", _nrt=False)(function)
     try:
         dispatcher._cache = _Cache(function)  # noqa: SLF001 - what enable_caching does, with other places
     except RuntimeError:  # no place can be read or written

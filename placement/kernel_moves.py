@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placement.kernel import FORBIDDEN, HELD, list_spare, mean_root, raise_rank
+from placement.kernel import FORBIDDEN, HELD, list_spare, mean_root, one_copy, raise_rank
 from placement.kernel_cache import compiled
 
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ def weigh_copy(s: State, slot: Index, comes: Index) -> float:
     leaves = s.row[slot]
     real = s.total.dtype.type
     one, two = np.uintp(leaves) * n, np.uintp(comes) * n
-    fewer, more = real(max(1, s.counts[leaves] - 1)), real(s.counts[comes] + 1)
+    nowhere = np.uintp(0)
+    one_copy(s, leaves, max(1, s.counts[leaves] - 1), s.fewer, nowhere)
+    one_copy(s, comes, s.counts[comes] + 1, s.more, nowhere)
     for t in range(n):
         s.trial_total[t] = s.total[t]
     for k in range(touch(s, slot, comes)):
@@ -122,7 +124,7 @@ def weigh_copy(s: State, slot: Index, comes: Index) -> float:
         g, to = np.uintp(holder) * n, np.uintp(k) * n
         if k == 0:
             for t in range(n):
-                s.trial[to + t] = s.cost[g + t] + (s.loads[two + t] / more - s.unit[one + t]) * speed
+                s.trial[to + t] = s.cost[g + t] + (s.more[t] - s.unit[one + t]) * speed
         else:
             # Copies of the one expert grow and those of the other shrink; a rank may hold both.
             grow = speed if leaves != experts and s.blocked[leaves * ranks + holder] & HELD else real(0)
@@ -130,8 +132,8 @@ def weigh_copy(s: State, slot: Index, comes: Index) -> float:
             for t in range(n):
                 s.trial[to + t] = (
                     s.cost[g + t]
-                    + (s.loads[one + t] / fewer - s.unit[one + t]) * grow
-                    + (s.loads[two + t] / more - s.unit[two + t]) * shrink
+                    + (s.fewer[t] - s.unit[one + t]) * grow
+                    + (s.more[t] - s.unit[two + t]) * shrink
                 )
         for t in range(n):
             x = s.trial[to + t]
@@ -164,18 +166,10 @@ def take_copy(s: State, slot: Index, comes: Index) -> None:
                 s.holders[base + k] = s.holders[base + last]
                 break
         s.counts[leaves] = last
-        divide(s, leaves, n)
+        one_copy(s, leaves, last, s.unit, np.uintp(leaves) * n)
     s.holders[comes * ranks + s.counts[comes]] = rank
     s.blocked[comes * ranks + rank] |= HELD
     s.counts[comes] += 1
-    divide(s, comes, n)
+    one_copy(s, comes, s.counts[comes], s.unit, np.uintp(comes) * n)
     s.row[slot] = comes
     list_spare(s)
-
-
-@compiled
-def divide(s: State, expert: Index, n: np.uintp) -> None:
-    """Compute the load of one copy of ``expert``."""
-    at, copies = np.uintp(expert) * n, s.unit.dtype.type(s.counts[expert])
-    for t in range(n):
-        s.unit[at + t] = s.loads[at + t] / copies

@@ -25,19 +25,22 @@ def pack_copies(
     has: NDArray[np.bool_],
     free: NDArray[np.int64],
     costs: NDArray[np.float64],
+    powers: NDArray[np.float64],
+    sums: NDArray[np.float64],
 ) -> int:
     """Place the copies ``order[first:]`` and return the place of the first that fits nowhere, or ``len(order)``.
 
     ``order``: int64 [copies], experts. ``unit``: [experts, slices], load of one copy. ``may``, ``has``: [experts, ranks].
     ``free``: [ranks]. ``costs``: [ranks, slices]. ``has``, ``free`` and ``costs`` are updated.
+    ``powers``: [ranks, slices] and ``sums``: [3, slices], zeros to work in.
     """
     ranks, slices = costs.shape
     n = np.uintp(slices)
-    powers = np.zeros((ranks, slices))
-    total, trial, roots = np.zeros(slices), np.zeros(slices), np.zeros(slices)
+    total, trial, roots = sums[0], sums[1], sums[2]
     for rank in range(ranks):
         raise_costs(costs[rank], powers[rank], n)
-        total += powers[rank]
+        for t in range(n):
+            total[t] += powers[rank, t]
     for at in range(first, len(order)):
         expert = order[at]
         best, lowest = -1, np.inf

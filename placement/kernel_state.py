@@ -28,8 +28,9 @@ def make_state(layer: Layer, row: Row, *, seed: int, live: Row | None = None, ke
     slices, experts, ranks, slots = len(layer.weights), layer.experts, layer.ranks, layer.slots
     real = np.float64 if slices < FEW_SLICES else np.float32
     n = slices if slices < FEW_SLICES else -(-slices // LANES) * LANES
-    loads = np.zeros((experts + 1, n), dtype=real)
-    loads[:, :slices] = layer.loads.T
+    listed = 0 if layer.prices is None else layer.prices.most
+    loads = np.zeros((experts + 1, max(1, listed), n), dtype=real)
+    loads[:, :, :slices] = layer.loads.T[:, None] if layer.prices is None else layer.prices.table
     home = (
         np.ones((experts + 1, ranks), dtype=np.uint8) if live is None else layer.holds(live).astype(np.uint8)
     )
@@ -43,7 +44,7 @@ def make_state(layer: Layer, row: Row, *, seed: int, live: Row | None = None, ke
         return np.zeros(size, dtype=np.int64)
 
     state = kernel.State(
-        loads=loads.ravel(), unit=zeros(experts + 1, n), cost=zeros(ranks, n), power=zeros(ranks, n),
+        loads=loads.ravel(), unit=zeros(experts + 1, n), base=zeros(n), fewer=zeros(n), more=zeros(n), cost=zeros(ranks, n), power=zeros(ranks, n),
         trial=zeros(ranks, n), total=zeros(n), trial_total=zeros(n), roots=zeros(n), weights=zeros(n),
         inverse_speed=layer.inverse_speed.astype(real), row=np.array(row, dtype=np.int64),
         rank_of_slot=layer.rank_of_slot.astype(np.int64), start=np.array(row if live is None else live, dtype=np.int64),
@@ -52,9 +53,11 @@ def make_state(layer: Layer, row: Row, *, seed: int, live: Row | None = None, ke
         holders=whole(experts * ranks), blocked=forbidden.ravel(), home=home.ravel(), hot=whole(n), hot_version=whole(n),
         touched=whole(ranks + 1), kept_values=np.full(kept + 1, np.inf),
         kept_rows=np.zeros((kept + 1, slots), dtype=np.int32), clock=whole(5), now=np.zeros(4),
-        random=np.array([seed % 2**64], dtype=np.uint64), sizes=np.array([n, ranks, experts]),
+        random=np.array([seed % 2**64], dtype=np.uint64), sizes=np.array([n, ranks, experts, listed]),
     )  # fmt: skip
     state.weights[:slices] = layer.weights
+    if layer.prices is not None:
+        state.base[:slices] = layer.prices.base
     state.clock[kernel.VERSION] = 1
     kernel.begin(state)
     return state

@@ -10,9 +10,10 @@ from placement.topology import Topology
 from placement.trace import LoadTrace
 
 
-def compile_kernels() -> None:
+def compile_kernels(dispatch: str = "even") -> None:
     """Compile the search for both of its number types, which takes about half a minute where no machine code is kept.
 
+    ``dispatch``: ``optimal`` has a search of its own beside the plain one and takes twice as long; all others need the plain one.
     Call it at the end of an image build as the user who owns the installed files: later processes, read-only ones included,
     then load the machine code in a fraction of a second (``kernel_cache.compiled``). It is specific to the CPU model; an image
     for several models sets NUMBA_CPU_NAME in build and run (for example x86-64-v3) or compiles at each start.
@@ -21,4 +22,4 @@ def compile_kernels() -> None:
     for slices in (1, 2, FEW_SLICES):
         tokens = np.arange(slices * 4).reshape(slices, 1, 4) % 5 + 1
         for current in (None, [[0, 1, 2, 3, 0, 1]]):
-            solve(LoadTrace(tokens), topology, current, effort="fast", threads=1)
+            solve(LoadTrace(tokens), topology, current, dispatch=dispatch, effort="fast", threads=1)

@@ -17,6 +17,23 @@ Row = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """What copies cost where cost is not load / copies, in the unit of a layer's ratio and for a rank of speed 1.
+
+    ``table``: float64 [experts + 1, most, slices], cost of one of 1, 2, ... ``most`` copies; more are priced like ``most``. The last
+    row is an empty slot. ``base``: float64 [slices], cost of a rank whatever it holds.
+    """
+
+    table: NDArray[np.float64]
+    base: NDArray[np.float64]
+
+    @property
+    def most(self) -> int:
+        """Largest number of copies in the table."""
+        return int(self.table.shape[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Layer:
     """The load and the slots of one layer, without dead ranks.
 
@@ -24,7 +41,7 @@ class Layer:
     column is the load of an empty slot, 0. ``weights``: float64 [slices], summing to 1.
     ``rank_of_slot``: int64 [slots]; ``first_slot``: int64 [ranks]; ``inverse_speed``: float64 [ranks].
     ``node_of_rank``: int64 [ranks]. ``home``: int64 [experts], the node that holds all copies of each expert; None = copies
-    may be anywhere.
+    may be anywhere. ``prices``: what the search pays for copies, None = load / copies.
     """
 
     loads: NDArray[np.float64]
@@ -34,6 +51,7 @@ class Layer:
     inverse_speed: NDArray[np.float64]
     node_of_rank: NDArray[np.int64]
     home: NDArray[np.int64] | None = None
+    prices: Prices | None = None
 
     @property
     def experts(self) -> int:
@@ -92,8 +110,18 @@ class Layer:
 
     def costs(self, row: Row) -> NDArray[np.float64]:
         """Cost of every rank with copies sharing evenly, float64 [slices, ranks], 1.0 = perfect balance."""
-        unit = self.loads / self.replicas(row)
-        return np.add.reduceat(unit[:, row], self.first_slot, axis=1) * self.inverse_speed
+        costs = np.add.reduceat(self.unit(self.replicas(row))[:, row], self.first_slot, axis=1)
+        if self.prices is not None:
+            costs += self.prices.base[:, None]
+        return costs * self.inverse_speed
+
+    def unit(self, copies: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Cost of one copy on a rank of speed 1, float64 [slices, len(copies)]; ``copies``: int64 [experts] or [experts + 1]."""
+        if self.prices is None:
+            return self.loads[:, : len(copies)] / copies
+        known = np.minimum(copies, self.prices.most) - 1
+        listed: NDArray[np.float64] = self.prices.table[np.arange(len(copies)), known].T
+        return listed
 
     def shared_value(self, row: Row, shares: NDArray[np.float64]) -> float:
         """The objective of ``row`` when every slot gets ``shares`` (float64 [slots]) of its expert's tokens."""
@@ -111,6 +139,16 @@ def ordered_sum(values: NDArray[np.float64]) -> float:
     return float(np.cumsum(values)[-1])
 
 
+def kept_slices(
+    tokens: NDArray[np.int64], weights: NDArray[np.float64], most_slices: int | None = None
+) -> NDArray[np.int64]:
+    """Slices of one layer that a search looks at, int64 [slices kept], see ``make_layer``."""
+    keep = np.flatnonzero((tokens.sum(axis=1) > 0) & (weights > 0))
+    if most_slices is not None and len(keep) > most_slices:
+        keep = keep[np.arange(most_slices) * len(keep) // most_slices]
+    return keep
+
+
 def make_layer(
     tokens: NDArray[np.int64],
     weights: NDArray[np.float64],
@@ -123,9 +161,7 @@ def make_layer(
     averaging would hide which experts peak together. Without any load the layer has one slice of zeros.
     """
     total = tokens.sum(axis=1)
-    keep = np.flatnonzero((total > 0) & (weights > 0))
-    if most_slices is not None and len(keep) > most_slices:
-        keep = keep[np.arange(most_slices) * len(keep) // most_slices]
+    keep = kept_slices(tokens, weights, most_slices)
     speed = topology.speed_of_rank()
     loads = np.zeros((max(1, len(keep)), tokens.shape[1] + 1))
     share = np.ones(1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 
+from placement.checks import real, whole
 from placement.errors import PlacementError
 
 
@@ -18,7 +18,7 @@ class Limits:
     ``bytes_per_expert``: bytes that one move brings; None = unknown.
 
     Raises:
-        PlacementError: a limit is below 0 or not finite.
+        PlacementError: a limit is below 0, or ``slack`` is no finite number, or another is no whole number.
     """
 
     slack: float = 0.005
@@ -27,9 +27,11 @@ class Limits:
     bytes_per_expert: int | None = None
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.slack) and self.slack >= 0):
-            raise PlacementError(f"limits.slack is {self.slack}, must be finite and at least 0")
+        slack = real("limits.slack", self.slack)
+        if slack < 0:
+            raise PlacementError(f"limits.slack is {slack}, must be at least 0")
+        object.__setattr__(self, "slack", slack)
         for name in ("moves", "evaluations", "bytes_per_expert"):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise PlacementError(f"limits.{name} is {value}, must be at least 0 or None")
+            if value is not None:
+                object.__setattr__(self, name, whole(f"limits.{name}", value, 0))

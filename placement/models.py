@@ -1,48 +1,34 @@
-"""Names of the dispatch rules, cost models and efforts, and where each can be used."""
+"""Names of the dispatch rules, cost models and efforts."""
 
 from __future__ import annotations
 
+from placement.checks import whole
 from placement.errors import UnsupportedError
 
-DISPATCH = ("even", "weighted")
-"""Rules that a solve can minimise."""
-DISPATCH_SCORED = (*DISPATCH, "hash_row", "nearest", "per_source", "block_round_robin", "optimal")
-"""Rules that ``evaluate`` can apply to a map."""
-COST = ("tokens",)
-"""Cost models that a solve can minimise."""
-COST_SCORED = (*COST, "roofline")
-"""Cost models that ``evaluate`` can apply."""
+DISPATCH = ("even", "weighted", "hash_row", "nearest", "per_source", "block_round_robin", "optimal")
+"""Rules that ``evaluate`` can apply to a map and ``solve`` can minimise."""
+COST = ("tokens", "roofline")
+"""Cost models, likewise."""
 EFFORTS = ("fast", "normal", "thorough")
 
 
-def check_models(dispatch: str, cost: str) -> None:
-    """Refuse a dispatch rule or a cost model that a solve cannot minimise.
-
-    Raises:
-        UnsupportedError: names what is unknown or can only be scored, and what can be used.
-    """
-    _check("dispatch", dispatch, DISPATCH, DISPATCH_SCORED)
-    _check("cost", cost, COST, COST_SCORED)
-
-
 def check_dispatch(dispatch: str, tensor_parallel: int = 1) -> None:
-    """Refuse a dispatch rule that no map can be scored with.
+    """Refuse an unknown dispatch rule.
 
     Raises:
         UnsupportedError: names the rules.
     """
-    _check("dispatch", dispatch, DISPATCH_SCORED)
-    if tensor_parallel < 1:
-        raise UnsupportedError(f"tensor_parallel is {tensor_parallel}, must be at least 1")
+    _check("dispatch", dispatch, DISPATCH)
+    whole("tensor_parallel", tensor_parallel, 1, UnsupportedError)
 
 
 def check_cost(cost: str) -> None:
-    """Refuse a cost model that no map can be scored with.
+    """Refuse an unknown cost model.
 
     Raises:
         UnsupportedError: names the models.
     """
-    _check("cost", cost, COST_SCORED)
+    _check("cost", cost, COST)
 
 
 def check_effort(effort: str) -> None:
@@ -54,8 +40,6 @@ def check_effort(effort: str) -> None:
     _check("effort", effort, EFFORTS)
 
 
-def _check(what: str, name: str, usable: tuple[str, ...], known: tuple[str, ...] = ()) -> None:
-    if name in usable:
-        return
-    state = "can be evaluated but not yet minimised" if name in known else "is unknown"
-    raise UnsupportedError(f"{what} {name!r} {state}: use one of {', '.join(usable)}")
+def _check(what: str, name: str, known: tuple[str, ...]) -> None:
+    if not (isinstance(name, str) and name in known):
+        raise UnsupportedError(f"{what} {name!r} is unknown: use one of {', '.join(known)}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isfinite, isnan, nan
+from math import isnan, nan
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placement.checks import real
 from placement.coactivation import Touched, merged_sets
 from placement.errors import TraceError, UnsupportedError
 from placement.frontier import Path, Stop
@@ -42,6 +43,9 @@ Sets = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
 NODE_COST = 4.0
 """Mean rank loads that one node more per token counts for at ``traffic_weight`` 1.0, where traffic comes first. At 0.1 to 0.25
 it is what a 100 to 400 Gbit/s link costs beside the experts' own time (bytes of field.md 3.1), and balance leads."""
+
+MOST_WEIGHT = 1e6
+"""Largest ``traffic_weight``: beyond it the ratio is lost in the last digits of the objective."""
 
 NODE_TOLERANCE = 1.05
 """Most planned load of a node over its fair share."""
@@ -102,8 +106,9 @@ def prepare(
         TraceError: the trace's source tokens name another number of ranks than the topology.
     """
     check_dispatcher(dispatcher)
-    if not (isfinite(weight) and weight >= 0):
-        raise UnsupportedError(f"traffic_weight is {weight}, must be finite and at least 0")
+    weight = real("traffic_weight", weight, UnsupportedError)
+    if not 0 <= weight <= MOST_WEIGHT:
+        raise UnsupportedError(f"traffic_weight is {weight}, must be at least 0 and at most {MOST_WEIGHT:g}")
     if weight == 0:
         return None, ()
     if dispatcher in NO_GAIN:

@@ -68,12 +68,14 @@ class _Table:
         self.may = layer.allowed()[:-1]
         self.free = layer.capacity()
         self.costs = np.zeros((layer.ranks, len(layer.weights)))
-        self.unit = np.ascontiguousarray((layer.loads[:, :-1] / counts).T)
+        self.unit = np.ascontiguousarray(layer.unit(counts).T)
 
     def place(self, order: NDArray[np.int64], first: int) -> int:
         """Place the copies ``order[first:]`` and return the place of the first that fits nowhere."""
+        sums = np.zeros((3, len(self.layer.weights)))
         return pack_copies(
-            order, first, self.unit, self.layer.weights, self.layer.inverse_speed, self.may, self.has, self.free, self.costs
+            order, first, self.unit, self.layer.weights, self.layer.inverse_speed, self.may, self.has, self.free, self.costs,
+            np.zeros_like(self.costs), sums,
         )  # fmt: skip
 
     def _add(self, expert: int, rank: int, copies: int) -> None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placement.checks import instance, raw_array, real_array, whole
 from placement.errors import MapError
-from placement.groups import main_nodes, resolve
+from placement.groups import main_nodes
+from placement.policy import resolve
+from placement.topology import MOST_SLOTS, Topology
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-    from placement.topology import Topology
 
 EMPTY = -1
 """Value of a slot that holds no expert."""
@@ -34,7 +35,7 @@ class Placement:
     shares: NDArray[np.float64] | None
 
     def __init__(self, physical_to_logical: ArrayLike, shares: ArrayLike | None = None) -> None:
-        ids = np.asarray(physical_to_logical)
+        ids = raw_array("the ids of a map", physical_to_logical, MapError)
         if ids.ndim != 2 or 0 in ids.shape:
             raise MapError(f"a map has shape {list(ids.shape)}, expected [layers, slots]")
         if ids.dtype.kind not in "iu":
@@ -57,8 +58,12 @@ class Placement:
         return int(self.physical_to_logical.shape[1])
 
     def replicas(self, experts: int) -> NDArray[np.int64]:
-        """Slots that hold each expert, int64 [layers, experts]; ids outside 0..experts-1 are not counted."""
-        rows = self.physical_to_logical
+        """Slots that hold each expert, int64 [layers, experts]; ids outside 0..experts-1 are not counted.
+
+        Raises:
+            MapError: ``experts`` is no whole number, negative, or above any pool.
+        """
+        experts, rows = whole("experts", experts, 0, MapError, MOST_SLOTS), self.physical_to_logical
         counts = np.zeros((self.layers, experts + 1), dtype=np.int64)
         known = np.where((rows >= 0) & (rows < experts), rows, experts)
         np.add.at(counts, (np.arange(self.layers)[:, None], known), 1)
@@ -91,16 +96,21 @@ def violations(placement: Placement, topology: Topology, experts: int | None = N
 
     Raises:
         InfeasibleError: the topology asks for ``hierarchical`` and no map can keep the groups whole.
+        MapError: ``experts`` is no whole number or below 1, or it, or an id where it is not given, is above any pool.
     """
+    instance("placement", placement, Placement, MapError)
+    instance("topology", topology, Topology)
     rows = placement.physical_to_logical
     if placement.slots != topology.slots:
         text = f"the map has {placement.slots} slots a layer, the topology {topology.slots}"
         return [Violation("wrong_width", -1, text)]
-    count = int(rows.max()) + 1 if experts is None else experts
-    whole = len(topology.dead) < topology.ranks and resolve(topology, count).hierarchical
+    count = max(0, int(rows.max()) + 1) if experts is None else whole("experts", experts, 1, MapError)
+    if count > MOST_SLOTS:
+        raise MapError(f"{count} experts are above the limit of {MOST_SLOTS}: no pool has slots for them")
+    grouped = count > 0 and len(topology.dead) < topology.ranks and resolve(topology, count).hierarchical
     found: list[Violation] = []
     for layer, row in enumerate(rows):
-        may = _allowed(row, topology, count) if whole else None
+        may = _allowed(row, topology, count) if grouped else None
         found.extend(_row_violations(layer, row, topology, count, may))
     return found
 
@@ -180,7 +190,7 @@ def _row_violations(
 
 
 def _checked_shares(shares: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    array = np.array(shares, dtype=np.float64, order="C")
+    array = real_array("shares", shares, MapError)
     if array.shape != shape:
         raise MapError(f"shares have shape {list(array.shape)}, the map {list(shape)}")
     if not np.isfinite(array).all() or (array < 0).any() or (array > 1).any():

@@ -11,29 +11,41 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def replica_counts(loads: NDArray[np.float64], capacity: NDArray[np.int64]) -> NDArray[np.int64]:
+def replica_counts(
+    loads: NDArray[np.float64], capacity: NDArray[np.int64], least: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
     """Choose copies that minimise the largest load of one copy, with no expert twice on a rank.
 
-    ``loads``: float64 [experts] >= 0. ``capacity``: int64 [ranks], distinct experts a rank can hold.
-    Returns int64 [experts], at least 1 each, summing to the capacity. One copy after the other goes to the expert with
+    ``loads``: float64 [experts] >= 0. ``capacity``: int64 [ranks], distinct experts a rank can hold. ``least``: int64
+    [experts], copies to begin with, which must fit; None = one of each.
+    Returns int64 [experts], at least ``least``, summing to the capacity. One copy after the other goes to the expert with
     the largest load per copy (ties: fewest copies, then lowest id); this greedy is optimal because the counts that fit
     without twins form a polymatroid. Needs ``sum(capacity) >= experts``.
     """
     experts, ranks = len(loads), len(capacity)
-    counts = np.ones(experts, dtype=np.int64)
-    spare = int(capacity.sum()) - experts
-    even = bool((capacity == capacity[0]).all())
-    room = np.minimum(capacity[None, :], np.arange(1, experts + 1)[:, None]).sum(axis=1)
-    queue = [(-float(load), 1, expert) for expert, load in enumerate(loads)]
+    counts = np.ones(experts, dtype=np.int64) if least is None else least.copy()
+    spare = int(capacity.sum() - counts.sum())
+    room = None if (capacity == capacity[0]).all() else _room(capacity, experts)
+    units = (loads / counts).tolist()
+    queue = [
+        (-unit, copies, expert)
+        for expert, (unit, copies) in enumerate(zip(units, counts.tolist(), strict=True))
+    ]
     heapq.heapify(queue)
     while spare > 0 and queue:
         _, copies, expert = heapq.heappop(queue)
-        if copies >= ranks or not (even or _fits(counts, expert, room)):
+        if copies >= ranks or (room is not None and not _fits(counts, expert, room)):
             continue
         counts[expert] = copies + 1
         heapq.heappush(queue, (-float(loads[expert]) / (copies + 1), copies + 1, expert))
         spare -= 1
     return counts
+
+
+def _room(capacity: NDArray[np.int64], experts: int) -> NDArray[np.int64]:
+    """Copies that the k experts with most copies can have at most, int64 [experts] for k = 1, 2, ..."""
+    room: NDArray[np.int64] = np.minimum(capacity[None, :], np.arange(1, experts + 1)[:, None]).sum(axis=1)
+    return room
 
 
 def _fits(counts: NDArray[np.int64], expert: int, room: NDArray[np.int64]) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placement.checks import raw_array
 from placement.errors import TraceError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Routes:
     sources: NDArray[np.int64] | None
 
     def __init__(self, experts: ArrayLike, requests: ArrayLike, sources: ArrayLike | None = None) -> None:
-        sets = _checked_sets(np.asarray(experts))
+        sets = _checked_sets(raw_array("routes", experts, TraceError))
         object.__setattr__(self, "experts", sets)
         object.__setattr__(self, "requests", _checked_ids("requests", requests, len(sets)))
         known = None if sources is None else _checked_ids("sources", sources, len(sets))
@@ -95,11 +96,13 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _checked_ids(name: str, ids: ArrayLike, samples: int) -> NDArray[np.int64]:
-    array = np.array(ids)
+    array = raw_array(name, ids, TraceError)
     if array.dtype.kind not in "iu" or array.shape != (samples,):
         raise TraceError(
             f"{name} is {array.dtype} {list(array.shape)}, expected whole numbers [{samples}], one for every sample"
         )
+    if array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise TraceError(f"{name} has {array.max()}, above int64")
     return _frozen(array.astype(np.int64))
 
 

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placement.cost import Activation, as_cost
-from placement.dispatch import Copies, Dispatcher, as_dispatch, assumptions
+from placement.checks import instance
+from placement.dispatch import Copies
 from placement.errors import InfeasibleError, MapError
 from placement.layer import ordered_sum
+from placement.objective import Objective
+from placement.placement import Placement
+from placement.topology import Topology
+from placement.trace import LoadTrace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placement.cost import Roofline
     from placement.dispatch import Dispatch
-    from placement.placement import Placement
     from placement.result import Reason
-    from placement.topology import Topology
-    from placement.trace import LoadTrace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,83 +81,20 @@ def evaluate(
         UnsupportedError: the dispatch or the cost is unknown.
         InfeasibleError: every rank is dead.
     """
-    rule, model = as_dispatch(dispatch), as_cost(cost)
     check_shapes(placement, trace, topology)
     if not topology.live_ranks:
         raise InfeasibleError(f"all {topology.ranks} ranks are dead: at least 1 must live")
-    reasons = assumptions(rule, trace)
-    clock = None
-    if model is not None:
-        clock = _Clock(model, Activation.of(trace))
-        reasons += (clock.activation.reason,)
-    dispatcher, meter = Dispatcher(rule, trace, topology), _Meter(topology, trace, clock)
+    objective = Objective(dispatch, cost, trace, topology)
+    shape = (trace.slices, trace.layers, topology.ranks)
+    ratio, loads, costs = np.empty(shape[:2]), np.empty(shape), np.empty(shape)
     alive = alive_slots(topology)
-    for layer, row in enumerate(placement.physical_to_logical):
-        check_served(trace, alive, layer, row)
-        shares = None if placement.shares is None else placement.shares[layer]
-        meter.add(layer, row, dispatcher.parts(layer, row, shares), whole=dispatcher.whole)
-    return Score(meter.ratio(), meter.loads, meter.costs, trace.slice_weights(), reasons)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Clock:
-    """A roofline and what it knows of a trace's steps."""
-
-    model: Roofline
-    activation: Activation
-
-    def least_us(self, tokens: NDArray[np.int64], speed: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Time of every rank if work could be cut at will, float64 [slices]: one copy an expert, spread by speed.
-
-        ``tokens``: int64 [slices, experts]; ``speed``: float64 [live ranks].
-        """
-        ranks, experts = len(speed), tokens.shape[1]
-        read = self.activation.chance(tokens, np.ones((1, experts)), whole=False).sum(axis=1)
-        each = tokens.sum(axis=1) / self.activation.steps / ranks
-        time = self.model.us(np.full(1, experts / ranks), read / ranks, each)
-        least: NDArray[np.float64] = time * ranks / speed.sum()
-        return least
-
-
-class _Meter:
-    """Adds up what the ranks serve and what it costs them, layer by layer.
-
-    ``loads``, ``costs``: float64 [slices, layers, ranks], as in a score.
-    """
-
-    def __init__(self, topology: Topology, trace: LoadTrace, clock: _Clock | None) -> None:
-        self.loads = np.zeros((trace.slices, trace.layers, topology.ranks))
-        self.costs = np.zeros(self.loads.shape)
-        self._balanced = np.zeros(self.loads.shape[:2])
-        self._first = np.searchsorted(topology.rank_of_slot(), np.arange(topology.ranks))
-        self._trace, self._clock = trace, clock
-        self._live = np.array(topology.live_ranks)
-        self._speed = topology.speed_of_rank()[self._live]
-
-    def add(self, layer: int, row: NDArray[np.int32], parts: NDArray[np.float64], *, whole: bool) -> None:
-        """Count one layer; ``parts``: float64 [slices or 1, slots]."""
-        tokens, live = self._trace.tokens[:, layer], self._live
-        of_slot = tokens[:, np.maximum(row, 0)]
-        self.loads[:, layer] = np.add.reduceat(of_slot * parts, self._first, axis=1)
-        cost = self.loads[:, layer, live]
-        if self._clock is None:
-            self._balanced[:, layer] = tokens.sum(axis=1) / self._speed.sum()
-        else:
-            chance = self._clock.activation.chance(of_slot, parts, whole=whole)
-            activated = np.add.reduceat(chance, self._first, axis=1)[:, live]
-            held = np.add.reduceat((row >= 0).astype(np.float64), self._first)[live]
-            cost = self._clock.model.us(held, activated, cost / self._clock.activation.steps[:, None])
-            self._balanced[:, layer] = self._clock.least_us(tokens, self._speed)
-        self.costs[:, layer, live] = cost / self._speed
-
-    def ratio(self) -> NDArray[np.float64]:
-        """Costliest rank over perfect balance, float64 [slices, layers]; NaN without load."""
-        loaded = self._trace.tokens.any(axis=2)
-        worst = self.costs[:, :, self._live].max(axis=2)
-        result: NDArray[np.float64] = np.divide(
-            worst, self._balanced, out=np.full(worst.shape, np.nan), where=loaded
-        )
-        return result
+    for at, row in enumerate(placement.physical_to_logical):
+        check_served(trace, alive, at, row)
+        layer = objective.layer(at)
+        served = layer.served(row, None if placement.shares is None else placement.shares[at])
+        loads[:, at], costs[:, at] = served
+        ratio[:, at] = layer.ratio(served[1])
+    return Score(ratio, loads, costs, trace.slice_weights(), objective.reasons)
 
 
 def slot_shares(
@@ -181,8 +119,12 @@ def check_shapes(placement: Placement, trace: LoadTrace, topology: Topology) -> 
     """Refuse a map whose shape or ids do not fit.
 
     Raises:
-        MapError: names both.
+        MapError: names both; or what is given is no ``Placement``.
+        PlacementError: the trace or the topology is none.
     """
+    instance("placement", placement, Placement, MapError)
+    instance("trace", trace, LoadTrace)
+    instance("topology", topology, Topology)
     if placement.slots != topology.slots:
         raise MapError(f"the map has {placement.slots} slots a layer, the topology {topology.slots}")
     if placement.layers != trace.layers:

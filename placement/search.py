@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from placement import kernel, kernel_anneal
 from placement.kernel_state import make_state
+from placement.starts import coarse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,6 +63,9 @@ class Halt:
             self.asked = self.asked or bool(self._ask())
             return self.asked
 
+
+SEED_STEP = 0x9E3779B9
+"""Between the seeds of two starts."""
 
 PER_SLOT = {"fast": 200, "normal": 12_000, "thorough": 100_000}
 """Proposals for every slot of a layer."""
@@ -136,44 +140,75 @@ class Track:
 
 
 def cold_temperature(layer: Layer, value: float) -> float:
-    """Temperature at which a search ends: 3 % of the excess ``value - 1``, spread over the slots (solver study, step 4)."""
-    return 0.03 * max(value - 1.0, 1e-6) / layer.slots
+    """Temperature at which a search ends: 3 % of the excess ``value - 1``, spread over the slots (solver study, step 4).
 
-
-def cool_down(layer: Layer, row: Row, task: Task) -> Row:
-    """Anneal from ``row`` without regard to moves and return the best row, by the objective itself.
-
-    It starts 32 times as hot as it ends, and hotter where few slots make every step large.
+    One flat slice of few slots ends 16 times as hot: its maps are far apart, so that a cold end visits none but the smooth
+    maximum's own best, which is not always that of the costliest rank.
     """
-    best, lowest = levelled(layer, row, task)
+    part = 0.48 if coarse(layer) else 0.03
+    return part * max(value - 1.0, 1e-6) / layer.slots
+
+
+def cool_down(layer: Layer, starts: list[Row], task: Task) -> Row:
+    """Anneal without regard to moves from each of ``starts`` and return the best row, by the objective itself.
+
+    The starts share the proposals and the evaluations of ``task``.
+    """
+    share = replace(
+        task, proposals=task.proposals // len(starts), evaluations=task.evaluations // len(starts)
+    )
+    best, lowest = starts[0], layer.value(starts[0])
+    for number, start in enumerate(starts):
+        if lowest <= task.goal or task.halt:
+            break
+        found = _cooled(layer, start, replace(share, seed=task.seed + number * SEED_STEP))
+        value = layer.value(found)
+        if value < lowest - GAIN:
+            best, lowest = found, value
+    return best
+
+
+def _cooled(layer: Layer, row: Row, task: Task) -> Row:
+    """Anneal from one row: 32 times as hot as at the end to begin with, and hotter where few slots make every step large.
+
+    One flat slice is levelled before and after.
+    """
+    state = make_state(layer, row, seed=task.seed)
+    _level(state, layer, task)
+    lowest = layer.value(_kept(state))
     if lowest <= task.goal or task.proposals < 1:
-        return best
-    state = make_state(layer, best, seed=task.seed)
+        return _kept(state)
     cold = cold_temperature(layer, lowest)
     hot = max(32 * cold, 2.0 / layer.slots**2)
     state.now[kernel.TEMPERATURE] = hot
-    state.now[kernel.COOLING] = _cooling(cold / hot, task.proposals)
+    state.now[kernel.COOLING] = cooling(cold / hot, task.proposals)
+    best = _kept(state)
     for _ in _chunks(state, layer, task, 0):
-        found = state.kept_rows[0].astype("int64")
+        found = _kept(state)
         value = layer.value(found)
         if value < lowest - GAIN:
             best, lowest = found, value
         if lowest <= task.goal:
-            break
-    return levelled(layer, best, task)[0]
+            return best
+    if len(layer.weights) > 1:
+        return best
+    kernel.restore(state)
+    _level(state, layer, task)
+    return _kept(state)
 
 
-def levelled(layer: Layer, row: Row, task: Task) -> tuple[Row, float]:
-    """With one slice, make the best swaps of the costliest rank until none helps; returns the row and its objective."""
-    value = layer.value(row)
-    if len(layer.weights) > 1 or layer.ranks < 2 or value <= task.goal or task.halt:
-        return row, value
+def _kept(state: State) -> Row:
+    """The best row of a search that does not count moves."""
+    found: Row = state.kept_rows[0].astype("int64")
+    return found
+
+
+def _level(state: State, layer: Layer, task: Task) -> None:
+    """With one slice, make the best swaps of the costliest rank until none helps."""
+    if len(layer.weights) > 1 or layer.ranks < 2 or state.kept_values[0] <= task.goal or task.halt:
+        return
     exchanges = layer.slots * int(layer.capacity().max())
-    state = make_state(layer, row, seed=task.seed)
     kernel_anneal.level(state, min(MOST_LEVELLING * layer.slots, task.evaluations // exchanges))
-    found = state.kept_rows[0].astype("int64")
-    after = layer.value(found)
-    return (found, after) if after < value - GAIN else (row, value)
 
 
 def walk_away(row: Row, track: Track, live: Row, task: Task) -> None:
@@ -227,7 +262,7 @@ def _chunks(state: State, layer: Layer, task: Task, home_share: int) -> Iterator
         yield
 
 
-def _cooling(reach: float, proposals: int) -> float:
+def cooling(reach: float, proposals: int) -> float:
     """Factor every ``COOL_EVERY`` proposals that leads to ``reach``, from products and roots alone."""
     steps = max(1, proposals // kernel_anneal.COOL_EVERY)
     factor, spanned = reach, 1

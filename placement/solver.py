@@ -5,27 +5,37 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placement import bounds, explain
-from placement.errors import MapError
+from placement import bounds, deals, explain
+from placement.checks import instance, whole
+from placement.errors import MapError, PlacementError
 from placement.frontier import Path, Stop, merge
-from placement.groups import Policy, copies, fresh_homes, kept_homes, moved_near, resolve
+from placement.groups import fresh_homes, kept_homes, moved_near
+from placement.judge import Judge, not_worse, plain_stops
 from placement.kernel_cache import kernel_threads
 from placement.layer import Layer, make_layer, ordered_sum
 from placement.limits import Limits
-from placement.models import check_effort, check_models
+from placement.models import check_effort
 from placement.node_search import home_steps, measured, node_assignment, prepare, priced
 from placement.nodes import HomeSearch
-from placement.packing import pack
-from placement.placement import Placement
+from placement.objective import Objective
+from placement.placement import EMPTY, Placement
+from placement.policy import Policy, resolve
 from placement.relabel import relabel
 from placement.repair import mend, read_row
 from placement.result import Point, Result
 from placement.score import slot_shares
-from placement.search import GAIN, Halt, Task, Track, cool_down, proposals, walk_away, walk_back
+from placement.search import Halt, Task, Track, cool_down, proposals, walk_away, walk_back
+from placement.split import mean_loads
+from placement.split_search import cool_split, rows_near
+from placement.starts import packed, starts
+from placement.time_bound import time_bound
+from placement.topology import Topology
+from placement.trace import LoadTrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,11 +43,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from placement.bounds import Bound
+    from placement.cost import Roofline
+    from placement.dispatch import Dispatch
     from placement.frontier import Frontier
     from placement.layer import Row
     from placement.node_search import Traffic
-    from placement.topology import Topology
-    from placement.trace import LoadTrace
 
 MOST_SLICES = 256
 """Slices that a search weighs; of more, an evenly spaced choice. The objective always counts them all."""
@@ -57,7 +67,9 @@ class _Ask:
     seed: int
     halt: Halt
     policy: Policy
-    even: bool
+    objective: Objective
+    cost: str | Roofline
+    means: NDArray[np.int64] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +96,8 @@ def solve(
     current: Placement | ArrayLike | None = None,
     *,
     limits: Limits | None = None,
-    dispatch: str = "even",
-    cost: str = "tokens",
+    dispatch: str | Dispatch = "even",
+    cost: str | Roofline = "tokens",
     traffic_weight: float = 0.0,
     dispatcher: str = "node_dedupe",
     effort: str = "normal",
@@ -95,6 +107,9 @@ def solve(
 ) -> Result:
     """Find a placement that keeps the hottest rank of every slice and layer cool, at few moves from ``current``.
 
+    ``dispatch``, ``cost``: as in ``evaluate``, whose mean ratio is the objective. The search walks on even shares, or where every
+    batch is split by load on levelled ones; all rows that it offers are valued exactly. What a rule needs and the trace does not
+    hold is assumed and stands in the reasons. With ``weighted`` the map carries shares that serve all its slices.
     ``current``: the live map, int [layers, slots] with -1 = empty, twins and dead ranks allowed (they are repaired, reported
     and counted as moves); None = a cold start. ``effort``: ``fast``, ``normal`` or ``thorough``. ``seed`` turns the order in
     which slices are looked at; equal input and seed give equal bytes. ``should_stop`` is asked every few milliseconds,
@@ -110,20 +125,31 @@ def solve(
         InfeasibleError: the live slots cannot hold every expert, or not with groups kept whole where the topology asks for
             that; says the smallest change that fits.
         MapError: ``current`` has another shape than the topology and the trace.
-        UnsupportedError: an option is unknown or not built, or ``traffic_weight`` is above 0 and the trace has no routes.
+        PlacementError: an argument is of another type, ``seed`` or ``threads`` is no whole number, or ``threads`` is below 1.
+        TraceError: what a roofline needs is not recorded, or the trace has counts of another number of source ranks.
+        UnsupportedError: an option is unknown, or ``traffic_weight`` is above 0 and the trace has no routes.
     """
     limits = Limits() if limits is None else limits
-    check_models(dispatch, cost)
+    for name, value, kind in (
+        ("trace", trace, LoadTrace),
+        ("topology", topology, Topology),
+        ("limits", limits, Limits),
+    ):
+        instance(name, value, kind)
+    if not (should_stop is None or callable(should_stop)):
+        raise PlacementError(f"should_stop is {should_stop!r}, must be a function that says yes or no")
+    seed = whole("seed", seed)
+    threads = kernel_threads() if threads is None else whole("threads", threads, 1)
     check_effort(effort)
+    topology.check_alive(trace.experts)
+    # Before the slots alone are looked at: whole groups may need more of them.
+    policy = resolve(topology, trace.experts)
     topology.check_holds(trace.experts)
+    objective = Objective(dispatch, cost, trace, topology, dealt=False)
+    weighted = objective.rule.name == "weighted"
     live_map = _live_map(current, trace, topology)
     small, live_slots = topology.live()
-    shares = (
-        None
-        if live_map is None
-        else slot_shares(live_map, topology, trace.experts, weighted=dispatch == "weighted")
-    )
-    policy = resolve(topology, trace.experts)
+    shares = None if live_map is None else slot_shares(live_map, topology, trace.experts, weighted=weighted)
     ask = _Ask(
         trace,
         live_map,
@@ -135,11 +161,13 @@ def solve(
         seed,
         Halt(should_stop),
         policy,
-        dispatch == "even",
+        objective,
+        cost,
+        mean_loads(trace) if weighted else None,
     )
     size = trace.experts // small.expert_groups if policy.hierarchical else 1
     traffic, ignored = prepare(trace, topology, traffic_weight, dispatcher=dispatcher, group_size=size)
-    with ThreadPoolExecutor(threads or kernel_threads()) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         plain = list(pool.map(lambda at: _solve_layer(ask, at), range(trace.layers)))
         if traffic is None:
             result = _result(ask, topology, plain)
@@ -180,12 +208,14 @@ def _solve_layer(ask: _Ask, at: int, home: NDArray[np.int64] | None = None) -> _
     tokens, weights = ask.trace.tokens[:, at], ask.trace.slice_weights()
     full = make_layer(tokens, weights, ask.small)
     few = full if len(full.weights) <= MOST_SLICES else make_layer(tokens, weights, ask.small, MOST_SLICES)
+    prices = ask.objective.prices(few, at, MOST_SLICES)
+    few = few if prices is None else replace(few, prices=prices)
     groups = ask.small.expert_groups if ask.policy.hierarchical else 0
-    least = bounds.layer_bound(full, groups=groups, even=ask.even)
+    least = _bound(ask, full, at, groups)
     fresh = fresh_homes(few, groups) if groups and home is None else home
     if ask.current is None or ask.shares is None:
         full, few = _at_home(full, few, fresh)
-        stops = _cold_stops(full, few, _task(ask, few, at, least.value))
+        stops = _cold_stops(ask, full, few, at, _task(ask, few, at, least.value))
         return _Answer(Path(full, None, stops), None, least)
     row = read_row(ask.current.physical_to_logical[at], ask.live_slots, ask.trace.experts)
     other = replace(few, home=fresh if fresh is None else moved_near(few, fresh, row))
@@ -198,12 +228,28 @@ def _solve_layer(ask: _Ask, at: int, home: NDArray[np.int64] | None = None) -> _
         rows = _Rows(row, start, other)
         _search_from(track, rows, _task(ask, few, at, least.value), fresh_too=ask.effort != "fast")
     own = ask.shares[at, ask.live_slots]
-    stops = _exact_stops(full, few, track)
-    served = _serves(full, row)
-    before = full.shared_value(row, own) if served else None
+    judge = _judge(ask, full, at)
+    if judge is None:
+        stops = plain_stops(full, few, track)
+    else:
+        task = _task(ask, few, at, least.value)
+        others: tuple[Row, ...] = ()
+        if ask.objective.split and full.loaded:
+            others = rows_near(track, start, row, task, None if ask.effort == "fast" else other)
+        stops = judge.stops(track, task, ask.effort, others)
+    before = None
+    if _serves(full, row):
+        before = full.shared_value(row, own) if judge is None else judge.value(row, own)
     if before is not None and (start == row).all():
-        stops = _not_worse(stops, Stop(0, before, row, own))
+        stops = not_worse(stops, Stop(0, before, row, own))
     return _Answer(Path(full, row, stops), before, least)
+
+
+def _bound(ask: _Ask, full: Layer, at: int, groups: int) -> Bound:
+    clock = ask.objective.clock
+    if clock is not None:
+        return time_bound(full, ask.trace, at, clock, groups=groups)
+    return bounds.layer_bound(full, groups=groups, even=ask.objective.rule.name == "even")
 
 
 def _at_home(full: Layer, few: Layer, home: NDArray[np.int64] | None) -> tuple[Layer, Layer]:
@@ -218,10 +264,23 @@ def _serves(layer: Layer, row: Row) -> bool:
     return bool((held | ~loaded).all())
 
 
-def _cold_stops(full: Layer, few: Layer, task: Task) -> tuple[Stop, ...]:
-    row = _packed(few)
-    best = cool_down(few, row, task) if full.loaded else row
-    return (Stop(int(full.capacity().sum()), full.value(best), best),)
+def _cold_stops(ask: _Ask, full: Layer, few: Layer, at: int, task: Task) -> tuple[Stop, ...]:
+    best = cool_down(few, starts(few), task) if full.loaded else packed(few)
+    judge, moves = _judge(ask, full, at), int(full.capacity().sum())
+    if judge is None:
+        return (Stop(moves, full.value(best), best),)
+    track = Track(few, None)
+    track.note(best, few.value(best))
+    others = (cool_split(few, best, task),) if ask.objective.split and full.loaded else ()
+    return tuple(replace(stop, moves=moves) for stop in judge.stops(track, task, ask.effort, others)[-1:])
+
+
+def _judge(ask: _Ask, full: Layer, at: int) -> Judge | None:
+    """Who values rows by the asked dispatch and cost; None where the search itself does."""
+    if ask.objective.plain:
+        return None
+    mean = None if ask.means is None else ask.means[at]
+    return Judge(ask.objective.layer(at), full, mean, ask.live_slots, ask.objective.slots)
 
 
 def _search_from(track: Track, rows: _Rows, task: Task, *, fresh_too: bool) -> None:
@@ -233,7 +292,7 @@ def _search_from(track: Track, rows: _Rows, task: Task, *, fresh_too: bool) -> N
     walk_away(rows.start, track, rows.live, half)
     if track.best()[0] <= task.goal or not quarter.proposals or task.halt.asked:
         return
-    fresh = relabel(rows.other, cool_down(rows.other, _packed(rows.other), quarter), rows.start)
+    fresh = relabel(rows.other, cool_down(rows.other, starts(rows.other), quarter), rows.start)
     # Between two choices of home nodes groups would be split: the way back ends where the fresh homes end.
     aside = track if rows.other.home is None else Track(rows.other, track.start)
     walk_back(fresh, aside, rows.live, quarter)
@@ -254,30 +313,6 @@ def _goal(ask: _Ask, least: float) -> float:
     return least * (1 + ask.limits.slack / 10) + 1e-5
 
 
-def _packed(layer: Layer) -> Row:
-    loads = layer.loads[:, :-1]
-    mean = (loads * layer.weights[:, None]).sum(axis=0)
-    spread = np.sqrt((np.square(loads - mean) * layer.weights[:, None]).sum(axis=0))
-    return pack(layer, copies(layer, mean + spread), mean + spread)
-
-
-def _exact_stops(full: Layer, few: Layer, track: Track) -> tuple[Stop, ...]:
-    """The track's rows with their objective over all slices, in rising moves and falling objective."""
-    stops: list[Stop] = []
-    for moves, value, row in track.pareto():
-        exact = value if few is full else full.value(row)
-        if not stops or exact < stops[-1].value - GAIN:
-            stops.append(Stop(moves, exact, row))
-    return tuple(stops)
-
-
-def _not_worse(stops: tuple[Stop, ...], live: Stop) -> tuple[Stop, ...]:
-    """Put the live row with its own shares first and keep only what is better."""
-    if stops[0].moves == 0 and stops[0].value < live.value - GAIN:
-        return stops
-    return (live, *(stop for stop in stops if stop.moves > 0 and stop.value < live.value - GAIN))
-
-
 def _layer_weights(trace: LoadTrace) -> NDArray[np.float64]:
     """Part of each layer in the objective, float64 [layers]: the weight of its slices with load; zeros without any load."""
     loaded = trace.tokens.any(axis=2)
@@ -291,6 +326,9 @@ def _result(ask: _Ask, topology: Topology, answers: list[_Answer]) -> Result:
     weights = _layer_weights(ask.trace)
     frontier = merge(tuple(answer.path for answer in answers), weights, ask.live_slots, topology.slots)
     known = bool(weights.any())
+    deal = partial(Objective, ask.objective.rule, ask.cost, ask.trace, topology)
+    if known and ask.objective.dealt:
+        frontier = deals.dealt(frontier, deal, ask.objective, weights)
     bound = ordered_sum(weights * np.array([answer.bound.value for answer in answers])) if known else 1.0
     chosen = _chosen(ask, frontier, bound)
     each = ask.limits.bytes_per_expert
@@ -299,15 +337,12 @@ def _result(ask: _Ask, topology: Topology, answers: list[_Answer]) -> Result:
         Point(int(moves), None if each is None else int(moves) * each, float(value))
         for moves, value in zip(frontier.moves, objective, strict=True)
     )
-    starts = [answer.start for answer in answers]
-    start = None
-    if ask.current is not None and None not in starts and known:
-        start = ordered_sum(weights * np.array(starts, dtype=np.float64))
+    start = _start(ask, answers, weights, deal) if known else None
     reasons = explain.reasons(
         explain.Facts(
             ask.trace, topology, ask.current, ask.limits, int(frontier.moves[0]), points[chosen], start,
             tuple(answer.bound for answer in answers), ask.halt.asked,
-            MOST_SLICES, ask.policy,
+            MOST_SLICES, ask.policy, counts_tokens=ask.objective.clock is None,
         )
     )  # fmt: skip
     return Result(
@@ -317,12 +352,29 @@ def _result(ask: _Ask, topology: Topology, answers: list[_Answer]) -> Result:
         bound_reason=bounds.reason([answer.bound for answer in answers], weights),
         objective=points[chosen].objective,
         objective_start=start,
-        reasons=reasons,
+        reasons=reasons + ask.objective.reasons,
         moves=points[chosen].moves,
         paths=frontier,
         layer_bounds=tuple(answer.bound for answer in answers),
         policy=ask.policy.name,
     )
+
+
+def _start(
+    ask: _Ask, answers: list[_Answer], weights: NDArray[np.float64], deal: Callable[[], Objective]
+) -> float | None:
+    starts = [answer.start for answer in answers]
+    if ask.current is None or None in starts:
+        return None
+    start = ordered_sum(weights * np.array(starts, dtype=np.float64))
+    if ask.objective.dealt:
+        start += deals.change(_known_ids(ask.current, ask.trace), deal(), ask.objective, weights)
+    return start
+
+
+def _known_ids(placement: Placement, trace: LoadTrace) -> Placement:
+    rows = placement.physical_to_logical
+    return Placement(np.where((rows < 0) | (rows >= trace.experts), EMPTY, rows))
 
 
 def _chosen(ask: _Ask, frontier: Frontier, bound: float) -> int:

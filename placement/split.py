@@ -17,13 +17,17 @@ from placement.errors import InfeasibleError
 from placement.flow import hosting, level, whole_speeds
 from placement.layer import make_layer, ordered_sum
 from placement.placement import Placement
+from placement.repair import read_row
 from placement.score import alive_slots, check_served, check_shapes, evaluate, slot_shares
 from placement.search import GAIN
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from placement.flow import Hosting
+    from placement.layer import Layer, Row
     from placement.topology import Topology
     from placement.trace import LoadTrace
 
@@ -101,28 +105,49 @@ def improve_shares(placement: Placement, trace: LoadTrace, topology: Topology) -
     """Look for fixed shares with a lower objective over all slices; never worse than the present ones, no bytes moved.
 
     Weighs the even shares, those of ``exact_shares`` and a descent over all slices (``placement.descent``) against the present ones;
-    each layer keeps the best by the objective itself. Shares that are exact for the mean slice are often worse than even
+    each layer keeps the best by the objective itself (``likely_shares``). Shares that are exact for the mean slice are often worse than even
     ones here: experts that peak at different times look alike in the mean.
 
     Raises:
         MapError: the map's shape or an id does not fit, or an expert with load has no slot on a live rank.
         InfeasibleError: every rank is dead.
     """
-    rows = placement.physical_to_logical
-    even = slot_shares(placement, topology, trace.experts, weighted=False)
-    tried = (even, exact_shares(placement, trace, topology).shares, _descended(placement, trace, topology))
+    check_shapes(placement, trace, topology)
     before = evaluate(placement, trace, topology, dispatch="weighted")
     least = np.nan_to_num(before.layer_ratio())
     best = slot_shares(placement, topology, trace.experts, weighted=True)
-    changed: set[int] = set()
-    for shares in tried:
-        ratio = evaluate(Placement(rows, shares), trace, topology, dispatch="weighted").layer_ratio()
-        better = np.flatnonzero(ratio < least - GAIN)
-        least[better], best[better] = ratio[better], shares[better]
-        changed.update(better.tolist())
-    new = Placement(rows, best) if changed else placement
+    small, live_slots = topology.live()
+    loads = mean_loads(trace)
+    changed = []
+    for at, ids in enumerate(placement.physical_to_logical):
+        layer = make_layer(trace.tokens[:, at], trace.slice_weights(), small)
+        row = read_row(ids, live_slots, trace.experts)
+        for shares in likely_shares(layer, row, loads[at]):
+            value = layer.shared_value(row, shares)
+            if value < least[at] - GAIN:
+                least[at], best[at, live_slots] = value, shares
+                changed.append(at)
+    new = Placement(placement.physical_to_logical, best) if changed else placement
     after = evaluate(new, trace, topology, dispatch="weighted")
-    return SharesChange(new, after.mean_ratio, before.mean_ratio, tuple(sorted(changed)))
+    return SharesChange(new, after.mean_ratio, before.mean_ratio, tuple(sorted(set(changed))))
+
+
+def likely_shares(layer: Layer, row: Row, mean: NDArray[np.int64]) -> Iterator[NDArray[np.float64]]:
+    """Shares of a row that may serve all slices of its layer well, float64 [slots] each: even, exact for the mean, descended.
+
+    ``mean``: int64 [experts], the layer's mean slice as in ``mean_loads``.
+    """
+    filled = np.where(row < layer.experts, row, -1)
+    yield np.where(filled >= 0, 1.0 / layer.replicas(row)[row], 0.0)
+    held = hosting(filled[None], layer.rank_of_slot, layer.experts, layer.ranks)
+    pairs, some = make_pairs(held, layer)
+    if not (len(some) and layer.loaded):
+        return
+    speed = whole_speeds(1.0 / layer.inverse_speed)
+    yield held.of_slots(level(held, mean[None], speed).part)[0]
+    part = np.ones(len(held.rank))
+    part[some] = descend(pairs)
+    yield held.of_slots(part)[0]
 
 
 def mean_loads(trace: LoadTrace) -> NDArray[np.int64]:
@@ -137,22 +162,6 @@ def mean_loads(trace: LoadTrace) -> NDArray[np.int64]:
     whole = np.rint(summed / ordered_sum(weights) * UNITS).astype(np.int64)
     loads: NDArray[np.int64] = np.where(summed > 0, np.maximum(whole, 1), 0)
     return loads
-
-
-def _descended(placement: Placement, trace: LoadTrace, topology: Topology) -> NDArray[np.float64]:
-    small, live_slots = topology.live()
-    shares = np.zeros(placement.physical_to_logical.shape)
-    for layer, row in enumerate(placement.physical_to_logical[:, live_slots].astype(np.int64)):
-        made = make_layer(trace.tokens[:, layer], trace.slice_weights(), small)
-        held = hosting(row[None], small.rank_of_slot(), trace.experts, small.ranks)
-        pairs, some = make_pairs(held, made)
-        part = np.ones(len(held.rank))
-        if len(some) and made.loaded:
-            part[some] = descend(pairs)
-        else:
-            part /= np.bincount(held.expert)[held.expert]
-        shares[layer, live_slots] = held.of_slots(part)[0]
-    return shares
 
 
 def _ids(chosen: NDArray[np.bool_]) -> tuple[int, ...]:

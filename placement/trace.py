@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placement.checks import LARGEST, SMALLEST, raw_array, real_array
 from placement.errors import TraceError
+from placement.routes import Routes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-    from placement.routes import Routes
 
 MOST_TOKENS = 2**62
 """Largest sum of one layer in one slice: sums of two still fit int64."""
@@ -106,10 +106,7 @@ def _refuse(bad: NDArray[np.bool_], values: NDArray[Any], what: str, of: tuple[s
 def _checked_tokens(tokens: ArrayLike, of: tuple[str, str] = ("tokens", "slice")) -> NDArray[np.int64]:
     """Check counts; ``of``: their name and what their first axis counts, for the messages."""
     name, row = of
-    try:
-        raw = np.asarray(tokens)
-    except (ValueError, OverflowError) as error:
-        raise TraceError(f"{name} are not an array [{row}s, layers, experts]: {error}") from error
+    raw = raw_array(name, tokens, TraceError)
     if raw.ndim != 3 or 0 in raw.shape:
         raise TraceError(
             f"{name} have shape {list(raw.shape)}, expected [{row}s, layers, experts] with at least 1 each"
@@ -122,7 +119,9 @@ def _checked_tokens(tokens: ArrayLike, of: tuple[str, str] = ("tokens", "slice")
         _refuse(~np.isfinite(raw), raw, "not a finite number", of)
         _refuse(raw != np.floor(raw), raw, "not a whole number", of)
     _refuse(raw < 0, raw, "below 0", of)
-    _refuse(raw > MOST_TOKENS, raw, f"above the limit of {MOST_TOKENS} tokens", of)
+    # A narrow float has no 2^62: it would turn into infinity.
+    most = min(MOST_TOKENS, float(np.finfo(raw.dtype).max)) if raw.dtype.kind == "f" else MOST_TOKENS
+    _refuse(raw > most, raw, f"above the limit of {MOST_TOKENS} tokens", of)
     counts = np.array(raw, dtype=np.int64, order="C")
     total = counts.sum(axis=2, dtype=np.float64)
     if (total > MOST_TOKENS).any():
@@ -144,6 +143,8 @@ def _from_objects(raw: NDArray[Any], of: tuple[str, str]) -> NDArray[Any]:
 def _checked_routes(routes: Routes | None, layers: int, experts: int) -> Routes | None:
     if routes is None:
         return None
+    if not isinstance(routes, Routes):
+        raise TraceError(f"routes are {type(routes).__name__}, expected Routes(experts, requests)")
     if routes.layers != layers:
         raise TraceError(f"routes have {routes.layers} layers, tokens {layers}")
     over = routes.experts >= experts
@@ -162,36 +163,47 @@ def _checked_sources(source_tokens: ArrayLike, tokens: NDArray[np.int64]) -> NDA
         raise TraceError(
             f"source_tokens have shape {list(counts.shape)}, expected [ranks, {tokens.shape[1]}, {tokens.shape[2]}]"
         )
+    total = counts.sum(axis=(0, 2), dtype=np.float64)
+    if (total > MOST_TOKENS).any():
+        (layer,) = _place(total > MOST_TOKENS)
+        raise TraceError(
+            f"source_tokens of layer {layer} sum to {total[layer]:.6g}, above the limit of {MOST_TOKENS}"
+        )
     return counts
 
 
 def _checked_weights(weights: ArrayLike, slices: int) -> NDArray[np.float64]:
-    array = np.array(weights, dtype=np.float64)
+    array = real_array("weights", weights, TraceError)
     if array.shape != (slices,):
         raise TraceError(f"weights have shape {list(array.shape)}, expected [{slices}]")
     bad = ~np.isfinite(array) | (array < 0)
     if bad.any():
         (at,) = _place(bad)
         raise TraceError(f"weights[slice {at}] is {array[at]}, must be finite and at least 0")
+    extreme = (array > 0) & ~((array >= SMALLEST) & (array <= LARGEST))
+    if extreme.any():
+        (at,) = _place(extreme)
+        raise TraceError(f"weights[slice {at}] is {array[at]}, must be 0 or from {SMALLEST} to {LARGEST}")
     if not (array > 0).any():
         raise TraceError("every slice has weight 0: at least one must count")
     return array
 
 
 def _checked_steps(steps: ArrayLike, slices: int) -> NDArray[np.int64]:
-    array = np.array(steps)
+    array = raw_array("steps_per_slice", steps, TraceError)
     if array.dtype.kind not in "iu" or array.shape != (slices,):
         raise TraceError(
             f"steps_per_slice is {array.dtype} {list(array.shape)}, expected whole numbers [{slices}]"
         )
-    if (array < 1).any():
-        (at,) = _place(array < 1)
-        raise TraceError(f"steps_per_slice[slice {at}] is {array[at]}, must be at least 1")
+    bad = (array < 1) | (array > MOST_TOKENS)
+    if bad.any():
+        (at,) = _place(bad)
+        raise TraceError(f"steps_per_slice[slice {at}] is {array[at]}, must be from 1 to {MOST_TOKENS}")
     return array.astype(np.int64)
 
 
 def _checked_batch(batch: ArrayLike, slices: int) -> NDArray[np.float64]:
-    array = np.array(batch, dtype=np.float64)
+    array = real_array("batch_tokens", batch, TraceError)
     if array.shape != (slices,):
         raise TraceError(f"batch_tokens have shape {list(array.shape)}, expected [{slices}]")
     bad = ~np.isfinite(array) | (array <= 0)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placement.checks import instance, whole
 from placement.coactivation import merged_sets
-from placement.errors import MapError, UnsupportedError
+from placement.errors import MapError, PlacementError, UnsupportedError
 from placement.layer import ordered_sum
+from placement.placement import Placement
+from placement.routes import MOST_EXPERTS, Routes
+from placement.topology import MOST_SLOTS, Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from placement.placement import Placement
-    from placement.routes import Routes
-    from placement.topology import Topology
 
 NODE_DEDUPE, RANK_DEDUPE, PER_EXPERT, ALL_GATHER = "node_dedupe", "rank_dedupe", "per_expert", "all_gather"
 
@@ -44,7 +44,7 @@ def check_dispatcher(dispatcher: str) -> None:
     Raises:
         UnsupportedError: names the dispatchers.
     """
-    if dispatcher not in DISPATCHERS:
+    if not (isinstance(dispatcher, str) and dispatcher in DISPATCHERS):
         raise UnsupportedError(f"dispatcher {dispatcher!r} is unknown: use one of {', '.join(DISPATCHERS)}")
 
 
@@ -52,7 +52,14 @@ def random_fan_out(experts: int, top_k: int, bins: int) -> float:
     """Mean distinct bins of a token whose experts lie at random, ``experts / bins`` in each: b(1 - C(E-E/b,k)/C(E,k)).
 
     field.md 3.2. Bins are nodes, or ranks. Where ``bins`` does not divide ``experts``, bins hold one expert more or less.
+
+    Raises:
+        PlacementError: a number is no whole number, too small or above any pool, or ``top_k`` is above ``experts``.
     """
+    experts, bins = whole("experts", experts, 1, most=MOST_EXPERTS), whole("bins", bins, 1, most=MOST_SLOTS)
+    top_k = whole("top_k", top_k, 0)
+    if top_k > experts:
+        raise PlacementError(f"top_k is {top_k}, but there are only {experts} experts")
     small, larger = divmod(experts, bins)
     sizes = [small + 1] * larger + [small] * (bins - larger)
     return sum(1 - comb(experts - size, top_k) / comb(experts, top_k) for size in sizes)
@@ -94,21 +101,26 @@ def fan_out(
     The token's own node counts when one of its experts is there. ``choice``: ``even`` takes each expert's copies with equal
     chance, independently, and gives the exact expectation; ``nearest`` takes a copy on the node where the token started
     (``routes.sources``; unknown = every node alike), else any; ``fewest`` takes those that touch fewest nodes.
-    Under dispatchers without dedupe it is the number of copies sent: top-k per expert, the ranks under all-gather.
+    Dead ranks hold nothing. Under dispatchers without dedupe it is the number of copies sent: top-k per expert, the live ranks under all-gather.
 
     Raises:
+        PlacementError: an argument is of another type.
         MapError: the map has another shape than the topology and the routes, or lacks an expert that a token selected.
         UnsupportedError: the dispatcher or the choice is unknown, or ``fewest`` over more than 12 nodes.
     """
+    instance("placement", placement, Placement, MapError)
+    instance("routes", routes, Routes)
+    instance("topology", topology, Topology)
     check_dispatcher(dispatcher)
-    if choice not in CHOICES:
+    if not (isinstance(choice, str) and choice in CHOICES):
         raise UnsupportedError(f"choice {choice!r} is unknown: use one of {', '.join(CHOICES)}")
     if (placement.layers, placement.slots) != (routes.layers, topology.slots):
         raise MapError(
             f"the map is [{placement.layers}, {placement.slots}], "
             f"expected [{routes.layers} layers, {topology.slots} slots]"
         )
-    rows = placement.physical_to_logical.astype(np.int64)
+    dead = np.isin(topology.rank_of_slot(), list(topology.dead))
+    rows = np.where(dead, -1, placement.physical_to_logical).astype(np.int64)
     return np.array(
         [
             _layer(row, routes, at, topology, dispatcher=dispatcher, choice=choice)
@@ -139,12 +151,12 @@ def _layer(
     row: NDArray[np.int64], routes: Routes, at: int, topology: Topology, *, dispatcher: str, choice: str
 ) -> float:
     picks = routes.experts[:, at]
-    experts = 1 + max(int(picks.max()), int(row.max()), 0)
+    experts = 1 + max(int(picks.max()), 0)
     sets, tokens, of_token = merged_sets(picks, experts)
     if not len(sets):
         return nan
     if dispatcher == ALL_GATHER:
-        return float(topology.ranks)
+        return float(len(topology.live_ranks))
     if dispatcher == PER_EXPERT:
         return int(((sets < experts).sum(axis=1) * tokens).sum()) / int(tokens.sum())
     bins, count = bins_of(topology, dispatcher)

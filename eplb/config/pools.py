@@ -114,9 +114,12 @@ class PoolConfig(Section):
     """What the engine's counters hold; there is no default, because a wrong guess gives wrong loads."""
     phases: tuple[Literal["mixed", "prefill", "decode"], ...] = Field(default=("mixed",), min_length=1)
     """Phases that the pool's steps have; each is measured for itself."""
-    dispatch: Literal["even", "weighted"] = "even"
-    """How the engine picks one replica for a token: even over the replicas, or weighted by shares. even is what an engine's
-    fixed rule comes closest to."""
+    dispatch: Literal[
+        "even", "weighted", "hash_row", "nearest", "per_source", "block_round_robin", "optimal"
+    ] = "even"
+    """How the engine picks one replica for a token, which plans are made and judged by: even (at random or in turn), weighted (by
+    shares), hash_row (vLLM), nearest (SGLang static), per_source (vllm-ascend), block_round_robin (TensorRT-LLM), optimal (split
+    by load in every batch). What a rule needs and the window does not hold is assumed, and the plan says so."""
     window: WindowConfig = WindowConfig()
     gate: GateConfig = GateConfig()
     solver: SolverConfig = SolverConfig()

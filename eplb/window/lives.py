@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collectors.facts import Frame
 
 LIVES_PER_RANK = 4
+"""Incarnations of one rank whose totals are held at a time: of a rank that restarts oftener in a window the oldest is let go."""
 
 
 @dataclass(slots=True)
@@ -30,12 +31,14 @@ class Lives:
     """All incarnations heard of within the window.
 
     An incarnation's baseline is 0 if it was born within a window before its first frame, else the totals of its first
-    frame. So what it counted is independent of which frames between came, and in which order.
+    frame. So what it counted is independent of which frames between came, and in which order. Frames of an incarnation that
+    was let go add nothing more: without its totals they would count a second time.
     """
 
     def __init__(self, window_ms: int) -> None:
         self._window_ms = window_ms
         self._lives: dict[tuple[int, int], Life] = {}
+        self._let_go_ms: dict[tuple[int, int], int] = {}
         self._lost_before = 0
         self.restarts = 0
 
@@ -54,6 +57,8 @@ class Lives:
         key = (frame.header.rank, frame.header.incarnation)
         life = self._lives.get(key)
         if life is None:
+            if key in self._let_go_ms:
+                return Arrival.LATE, None
             return Arrival.NEWEST, self._born(key, frame, time_ms)
         arrival = life.sequence.arrive(frame.header.seq)
         if arrival is Arrival.NEWEST:
@@ -73,6 +78,7 @@ class Lives:
         self.restarts += bool(others)
         if len(others) >= LIVES_PER_RANK:
             oldest = min(others, key=lambda other: self._lives[other].last_ms)
+            self._let_go_ms[oldest] = time_ms
             self._lost_before += self._lives.pop(oldest).sequence.lost
         newest = Standing.of(frame)
         young = self._is_young(frame)
@@ -92,6 +98,7 @@ class Lives:
         oldest_ms = now_ms - self._window_ms
         for key in [key for key, life in self._lives.items() if life.last_ms < oldest_ms]:
             self._lost_before += self._lives.pop(key).sequence.lost
+        self._let_go_ms = {key: at_ms for key, at_ms in self._let_go_ms.items() if at_ms >= oldest_ms}
         for life in self._lives.values():
             if life.first_ms < oldest_ms:
                 life.first = None

@@ -44,6 +44,7 @@ def test_place_writes_a_valid_map_and_says_what_it_gains(trace, tmp_path, capsys
     assert violations(neutral.placement, neutral.topology(), 10) == []
     for word in ("ratio", "bound", "moves", "map.json", "id order"):
         assert word in out
+    assert "policy_global" not in out  # two nodes alone ask for no groups
     assert "reading" in err
     assert "solving" in err
 

@@ -10,6 +10,7 @@ from window_world import World, deliver, facts_of
 
 from collectors.facts import Kind, Phase
 from eplb.window import Window
+from eplb.window.lives import LIVES_PER_RANK
 
 WINDOW_MS = 60_000
 EVENTS = st.lists(
@@ -32,6 +33,18 @@ def run(kind, seed, events, *, old):
     return world
 
 
+def at_most_restarts(events, most):
+    """The events without the restarts of a rank that has had ``most`` of them."""
+    kept, restarts = [], [0, 0, 0]
+    for what, argument in events:
+        if what == "restart":
+            restarts[argument] += 1
+            if restarts[argument] > most:
+                continue
+        kept.append((what, argument))
+    return kept
+
+
 def on_their_way(world, data):
     """Some frames are lost, some repeated, all reordered; only the last one of each incarnation always comes."""
     last = {(sent.rank, sent.life): sent.seq for sent in world.sent}
@@ -48,7 +61,7 @@ def test_sums_do_not_depend_on_lost_late_repeated_or_reordered_frames_restarts_o
     kind, old, seed, events, data
 ):
     """Tokens in the window = newest minus first totals of every incarnation, in every phase, however frames arrive."""
-    world = run(kind, seed, events, old=old)
+    world = run(kind, seed, at_most_restarts(events, LIVES_PER_RANK - 1), old=old)
     kept, arriving = on_their_way(world, data)
     window = Window(world.facts, kind)
     world.add_maps(window)
@@ -56,6 +69,18 @@ def test_sums_do_not_depend_on_lost_late_repeated_or_reordered_frames_restarts_o
     for phase in (None, Phase.PREFILL, Phase.DECODE):
         assert np.array_equal(window.sums(phase), world.expected_sums(kept, WINDOW_MS, phase))
     assert window.counters["refused"] == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**16), restarts=st.integers(LIVES_PER_RANK, 9), data=st.data())
+def test_a_rank_that_restarts_all_the_time_is_never_counted_twice(seed, restarts, data):
+    """More lives than are held: late frames of those let go add nothing, so that a token counts once or not at all."""
+    serve = ("serve", Phase.PREFILL)
+    world = run(Kind.ROUTED, seed, [serve, *[("restart", 0), serve] * restarts], old=False)
+    kept, arriving = on_their_way(world, data)
+    window = Window(world.facts, Kind.ROUTED)
+    deliver(window, arriving)
+    assert (window.sums() <= world.expected_sums(kept, WINDOW_MS)).all()
 
 
 @pytest.mark.parametrize("kind", [Kind.ROUTED_SLOTS, Kind.RECEIVED_SLOTS])

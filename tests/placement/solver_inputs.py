@@ -16,6 +16,36 @@ def one_slice(loads):
     return LoadTrace(np.array(loads, dtype=np.int64)[None, None, :])
 
 
+def skewed(experts, slices=3, layers=2, seed=0):
+    """A trace with lognormal loads."""
+    rng = np.random.default_rng(seed)
+    return LoadTrace(np.rint(rng.lognormal(3, 1, (slices, layers, experts))).astype(np.int64))
+
+
+def nodes_of_groups(placement, topology, experts):
+    """Nodes that hold each group in each layer, as sets [layers][groups]."""
+    node = np.array(topology.node_of_rank)[topology.rank_of_slot()]
+    size = experts // topology.expert_groups
+    return [
+        [set(node[(row >= 0) & (row // size == group)].tolist()) for group in range(topology.expert_groups)]
+        for row in placement.physical_to_logical
+    ]
+
+
+def arrivals(new, old, topology, experts):
+    """Slots whose expert was not on their rank before."""
+    rank_of_slot = topology.rank_of_slot()
+    total = 0
+    for row, before in zip(new, np.asarray(old), strict=True):
+        had = {
+            (r, e) for r, e in zip(rank_of_slot.tolist(), before.tolist(), strict=True) if 0 <= e < experts
+        }
+        total += sum(
+            e >= 0 and (r, e) not in had for r, e in zip(rank_of_slot.tolist(), row.tolist(), strict=True)
+        )
+    return total
+
+
 def best_max(loads, ranks, slots_per_rank):
     """Lowest possible hottest rank of any map without twins that fills every slot, by trying all of them."""
     experts = range(len(loads))

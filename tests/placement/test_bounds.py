@@ -8,8 +8,8 @@ from solver_inputs import best_max, best_of_all_maps, layer_of, one_slice, tiny_
 
 from placement import InfeasibleError, Limits, LoadTrace, Topology, solve
 from placement.bounds import Bound, layer_bound, reason
-from placement.groups import resolve
 from placement.layer import make_layer
+from placement.policy import resolve
 
 
 def test_the_mean_binds_where_copies_can_be_small():

@@ -117,3 +117,20 @@ def test_models_are_found_by_name_and_checked():
         as_cost("flops")
     with pytest.raises(PlacementError, match=r"roofline\.token_us is -1"):
         Roofline(1.0, 1.0, -1.0)
+
+
+@given(st.floats(1e-6, 1e6), st.integers(1, 1000), st.integers(0, 10**6), st.integers(2, 8))
+def test_more_copies_are_never_fewer_activations(batch, steps, tokens, copies):
+    """With any recorded batch, less than one token a step included."""
+    activation = Activation(np.array([float(steps)]), np.array([batch]))
+    one, each = (
+        activation.chance(np.array([[tokens]]), np.array([[1.0 / n]]), whole=False) for n in (1, copies)
+    )
+    assert copies * each[0, 0] >= one[0, 0] * (1 - 1e-9)
+    assert 0 <= each[0, 0] <= one[0, 0] <= 1
+
+
+def test_with_less_than_one_token_a_step_an_expert_is_read_once_a_token():
+    """10 tokens in 100 steps of a quarter token each: every tenth step reads the expert, half of them this copy."""
+    activation = Activation(np.array([100.0]), np.array([0.25]))
+    assert activation.chance(np.array([[10]]), np.array([[0.5]]), whole=False)[0, 0] == pytest.approx(0.05)

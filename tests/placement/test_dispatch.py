@@ -12,7 +12,7 @@ from solver_inputs import one_slice, problems_with_map
 from placement import LoadTrace, Placement, Topology, TraceError, UnsupportedError, evaluate
 from placement.batches import HASH
 from placement.dispatch import Dispatch, Dispatcher, assumptions
-from placement.models import DISPATCH_SCORED
+from placement.models import DISPATCH
 
 LONE = Topology.uniform(ranks=4, slots_per_rank=1)
 
@@ -154,7 +154,7 @@ def test_optimal_splits_every_slice_for_itself():
     assert score.rank_load[:, 0].tolist() == [[7.0, 7.0], [7.0, 7.0], [9.0, 3.0]]
 
 
-@given(problems_with_map(), st.sampled_from(DISPATCH_SCORED), st.booleans())
+@given(problems_with_map(), st.sampled_from(DISPATCH), st.booleans())
 @settings(deadline=None)
 def test_no_rule_loses_or_invents_tokens_and_none_beats_optimal(problem, name, facts):
     """Over the live slots of a loaded expert parts sum to 1 under every rule, with and without facts about sources."""
@@ -185,7 +185,7 @@ def test_no_rule_loses_or_invents_tokens_and_none_beats_optimal(problem, name, f
 def test_what_a_rule_assumes_is_said():
     """Missing sources, batches and steps are named; what is there is not."""
     bare = one_slice([1, 1])
-    codes = {name: [r.code for r in assumptions(Dispatch(name), bare)] for name in DISPATCH_SCORED}
+    codes = {name: [r.code for r in assumptions(Dispatch(name), bare)] for name in DISPATCH}
     assert codes == {
         "even": [], "weighted": [], "optimal": [],
         "hash_row": ["sources_assumed_even", "batch_assumed_large"],
@@ -196,7 +196,7 @@ def test_what_a_rule_assumes_is_said():
     full = trace_of(
         [1, 1], source_tokens=np.ones((2, 1, 2), dtype=int), batch_tokens=[4], steps_per_slice=[1]
     )
-    assert not any(assumptions(Dispatch(name), full) for name in DISPATCH_SCORED)
+    assert not any(assumptions(Dispatch(name), full) for name in DISPATCH)
 
 
 def test_what_cannot_be_scored_is_refused():

@@ -50,6 +50,12 @@ def close(state):
     return 1e-9 if state.loads.dtype == np.float64 else 1e-4
 
 
+def close_after(layer, state, new):
+    """``close``, and what is lost when the 16th powers of hot ranks are taken off a total in the state's digits."""
+    old, left = ((layer.costs(row) ** 16).sum(axis=1) for row in (state.row, new))
+    return close(state) + np.finfo(state.loads.dtype).eps * (old / left).max()
+
+
 @given(states(live=True))
 @settings(deadline=None)
 def test_after_any_proposals_the_state_is_that_of_its_row(case):
@@ -100,7 +106,7 @@ def test_a_weighed_swap_leads_to_the_value_it_says(case):
             ranks = layer.rank_of_slot[[slot, other]]
             if ranks[0] != ranks[1] and one != two and valid(layer, new):
                 value = weigh_swap(state, int(ranks[0]), int(ranks[1]), one, two)
-                assert value == pytest.approx(smooth(layer, new), rel=close(state))
+                assert value == pytest.approx(smooth(layer, new), rel=close_after(layer, state, new))
 
 
 @given(states())
@@ -113,7 +119,8 @@ def test_a_weighed_copy_leads_to_the_value_it_says(case):
             new = state.row.copy()
             new[slot] = comes
             if new[slot] != state.row[slot] and valid(layer, new):
-                assert weigh_copy(state, slot, comes) == pytest.approx(smooth(layer, new), rel=close(state))
+                value = weigh_copy(state, slot, comes)
+                assert value == pytest.approx(smooth(layer, new), rel=close_after(layer, state, new))
 
 
 def test_forbidden_pairs_are_never_created():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from solver_inputs import arrivals
 
 from placement import Limits, LoadTrace, Placement, Topology, evaluate, solve, violations
 
@@ -76,8 +77,28 @@ def same(one, two):
     return repr(parts[0]) == repr(parts[1])  # a NaN objective is equal to itself in text only
 
 
+def scored(placement, trace, topology, dispatch):
+    """The objective by the library's other half."""
+    return evaluate(placement, trace, topology, dispatch=dispatch).mean_ratio
+
+
+def check_points(result, trace, topology, current, dispatch):
+    """For every number of moves: a valid map of at most so many, with the objective of the last point that affords it."""
+    first, last = result.frontier[0].moves, result.frontier[-1].moves
+    for moves in {first - 1, *range(first, last + 2, max(1, (last - first) // 8))}:
+        at = result.at(moves)
+        assert violations(at, topology, trace.experts) == []
+        point = [point for point in result.frontier if point.moves <= max(moves, first)][-1]
+        if trace.tokens.any():
+            assert scored(at, trace, topology, dispatch) == pytest.approx(point.objective, rel=1e-9)
+        if current is not None:
+            new = at.physical_to_logical
+            assert arrivals(new, current, topology, trace.experts) == point.moves <= max(moves, first)
+
+
 def keeps_its_promises(tokens, topology, current, **options):
     """Solve twice and check: valid, equal bytes, above its bound, rising frontier of true points, never worse."""
+    dispatch = options.get("dispatch", "even")
     trace = LoadTrace(tokens)
     result = solve(trace, topology, current, **options)
     assert same(result, solve(trace, topology, current, **options))
@@ -86,11 +107,10 @@ def keeps_its_promises(tokens, topology, current, **options):
         assert one.moves <= two.moves
         assert np.isnan(one.objective) or one.objective >= two.objective
     assert (result.moves, repr(result.objective)) in [(p.moves, repr(p.objective)) for p in result.frontier]
-    for moves in {result.frontier[0].moves, result.frontier[-1].moves}:
-        assert violations(result.at(moves), topology, trace.experts) == []
+    check_points(result, trace, topology, current, dispatch)
     if tokens.any():
         assert result.objective >= result.bound - 1e-9
-        assert evaluate(result.placement, trace, topology).mean_ratio == pytest.approx(
+        assert scored(result.placement, trace, topology, dispatch) == pytest.approx(
             result.objective, rel=1e-9
         )
     else:
@@ -124,7 +144,8 @@ def test_odd_shapes_with_default_effort_and_limits(data):
     current = data.draw(maps(topology, experts, tokens.shape[1]))
     moves = data.draw(st.sampled_from([None, 0, 1, 3]))
     limits = Limits(moves=moves, evaluations=data.draw(st.sampled_from([None, 0, 1, 5_000])), slack=0.0)
-    result = keeps_its_promises(tokens, topology, current, limits=limits)
+    dispatch = data.draw(st.sampled_from(["even", "weighted"]))
+    result = keeps_its_promises(tokens, topology, current, limits=limits, dispatch=dispatch)
     if current is not None and moves is not None:
         assert result.moves <= max(moves, result.frontier[0].moves)
 

@@ -56,6 +56,17 @@ def test_pln_09_a_dead_rank_is_evacuated_and_the_lost_expert_is_told():
     assert violations(result.placement, topology, 8) == []
 
 
+def test_pln_11_a_dead_rank_is_evacuated_without_any_load_and_nothing_else_moves():
+    """PLN-11: counts may be missing just then; the plan repairs, optimises nothing and says no_data."""
+    topology = Topology.uniform(ranks=4, slots_per_rank=3, dead=frozenset({1}))
+    current = [[0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 6]]
+    result = solve(LoadTrace(np.zeros((1, 1, 8), dtype=np.int64)), topology, current)
+    assert violations(result.placement, topology, 8) == []
+    assert "no_data" in codes(result)
+    assert [point.moves for point in result.frontier] == [3]  # experts 3, 4 and 5 had no other copy
+    assert result.moves == 3
+
+
 def test_repairs_are_counted_as_moves_and_told():
     """Twin, gap, unknown id and lost expert each give a reason; the moves are the slots that changed."""
     topology = Topology.uniform(ranks=2, slots_per_rank=3)

@@ -77,3 +77,19 @@ def test_the_bound_stops_where_the_mean_binds():
     """Copies are not split further once they are below what is enough."""
     assert least_largest_copy(np.array([[8.0, 1.0]]), 6, 3, enough=4.0).tolist() == [4.0]
     assert least_largest_copy(np.array([[8.0, 1.0]]), 6, 3).tolist() == [8.0 / 3]
+
+
+@given(small(), st.data())
+@settings(deadline=None)
+def test_copies_to_begin_with_are_kept_and_the_counts_still_fit(case, data):
+    """One expert starts with any number of copies that leaves the others a slot each."""
+    loads, capacity = case
+    chosen = data.draw(st.integers(0, len(loads) - 1))
+    least = np.ones(len(loads), dtype=np.int64)
+    least[chosen] = data.draw(
+        st.integers(1, min(len(capacity), int(capacity.sum()) - len(loads) + 1)), label="copies"
+    )
+    counts = replica_counts(loads, capacity, least)
+    assert (counts >= least).all()
+    assert counts.max() <= len(capacity)
+    assert fits(counts.tolist(), capacity.tolist())

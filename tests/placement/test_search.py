@@ -41,15 +41,15 @@ def test_a_row_at_its_goal_is_left_alone():
     """Nothing is searched once the goal is reached."""
     layer = layer_of([5, 4, 3, 2], [2, 2])
     row = np.array([0, 1, 2, 3])
-    assert cool_down(layer, row, task(goal=2.0)).tolist() == row.tolist()
-    assert layer.value(cool_down(layer, row, task())) == 1.0
+    assert cool_down(layer, [row], task(goal=2.0)).tolist() == row.tolist()
+    assert layer.value(cool_down(layer, [row], task())) == 1.0
 
 
 def test_without_proposals_or_evaluations_nothing_moves():
     """The budget of a search counts both."""
     layer = layer_of([5, 4, 3, 2], [2, 2])
     row = np.array([0, 1, 2, 3])
-    assert cool_down(layer, row, task(count=0, evaluations=0)).tolist() == row.tolist()
+    assert cool_down(layer, [row], task(count=0, evaluations=0)).tolist() == row.tolist()
     assert len(walked(layer, row, count=0).rows) == 1
 
 
@@ -66,7 +66,7 @@ def test_a_halted_search_returns_what_it_has():
     """Asked before the first proposal: the row as it was."""
     layer = layer_of([5, 4, 3, 2], [2, 2])
     row = np.array([0, 1, 2, 3])
-    assert cool_down(layer, row, task(ask=lambda: True)).tolist() == row.tolist()
+    assert cool_down(layer, [row], task(ask=lambda: True)).tolist() == row.tolist()
 
 
 def test_efforts_rise_and_many_slices_cost_proposals():
@@ -85,7 +85,7 @@ def test_the_track_rises_in_moves_and_falls_in_objective(seed, slices):
     layer = layer_of(rng.integers(1, 40, (slices, 6)), [3, 3, 2])
     row = np.array([0, 1, 2, 3, 4, 5, 0, 1])
     track = walked(layer, row)
-    walk_back(cool_down(layer, row, task()), track, row, task())
+    walk_back(cool_down(layer, [row], task()), track, row, task())
     line = track.pareto()
     for (moves, value, _), (next_moves, next_value, _) in pairwise(line):
         assert moves < next_moves
@@ -101,7 +101,7 @@ def test_few_moves_mend_small_noise():
     rng = np.random.default_rng(5)
     loads = np.rint(1e5 * rng.lognormal(0, 0.5, 64))
     even = layer_of(loads, [9] * 8)
-    row = cool_down(even, np.arange(72) % 64, task(count=20_000))
+    row = cool_down(even, [np.arange(72) % 64], task(count=20_000))
     layer = layer_of(np.rint(loads * np.exp(0.02 * rng.standard_normal(64))), [9] * 8)
     track = walked(layer, row, count=100_000)
     assert layer.value(row) > 1.005
@@ -113,5 +113,5 @@ def test_one_rank_or_one_slot_each_has_nothing_to_search(ranks):
     """No exchange helps: the row comes back."""
     layer = layer_of([3, 2], [2] if ranks == 1 else [1, 1])
     row = np.array([0, 1])
-    assert cool_down(layer, row, task()).tolist() == [0, 1]
+    assert cool_down(layer, [row], task()).tolist() == [0, 1]
     assert list(walked(layer, row).rows) == [0]

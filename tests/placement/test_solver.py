@@ -1,19 +1,13 @@
 """solve: valid, never worse, few moves, exact in small cases, and the same bytes for the same input."""
 
-import hashlib
-import os
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from solver_inputs import best_max, one_slice, problems, problems_with_map
+from solver_inputs import arrivals, best_max, one_slice, problems, problems_with_map
 
-import placement
 from placement import (
     InfeasibleError,
     Limits,
@@ -28,13 +22,7 @@ from placement import (
 )
 
 
-def digest(result):
-    parts = [result.placement.physical_to_logical, result.placement.shares, np.array(result.objective)]
-    parts += [np.array([(p.moves, p.objective) for p in result.frontier])]
-    return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
-
-
-def check_frontier(result, topology, trace):
+def check_frontier(result, topology, trace, dispatch="even"):
     """Moves rise, the objective falls, every point is a valid map with the objective it claims."""
     for one, two in pairwise(result.frontier):
         assert one.moves <= two.moves
@@ -44,7 +32,7 @@ def check_frontier(result, topology, trace):
         at = result.at(point.moves)
         assert violations(at, topology, trace.experts) == []
         if trace.tokens.any():
-            assert evaluate(at, trace, topology).mean_ratio == pytest.approx(
+            assert evaluate(at, trace, topology, dispatch=dispatch).mean_ratio == pytest.approx(
                 last.objective, rel=1e-9, nan_ok=True
             )
 
@@ -60,11 +48,15 @@ def test_sol_01_redundant_copies_reach_the_optimum_without_twins():
     assert evaluate(result.placement, trace, topology).rank_load.max() <= 36.5
 
 
-def test_sol_01_at_full_size_has_no_twins():
-    """SOL-01: 256 experts and 32 redundant slots on 32 ranks of 2 nodes."""
-    topology = Topology.uniform(ranks=32, nodes=2, slots_per_rank=9)
+@pytest.mark.parametrize(("groups", "policy"), [(0, "global"), (16, "hierarchical")])
+def test_sol_01_at_full_size_has_no_twins(groups, policy):
+    """SOL-01: 256 experts, in 16 groups or none, and 32 redundant slots on 32 ranks of 2 nodes."""
+    topology = Topology.uniform(ranks=32, nodes=2, slots_per_rank=9, expert_groups=groups)
     loads = np.rint(np.random.default_rng(1).lognormal(5, 1.5, 256)).astype(np.int64)
-    assert violations(solve(one_slice(loads), topology, effort="fast").placement, topology, 256) == []
+    result = solve(one_slice(loads), topology, effort="fast")
+    assert result.policy == policy
+    assert violations(result.placement, topology, 256) == []
+    assert (result.placement.physical_to_logical >= 0).all()
 
 
 def test_sol_03_without_redundancy_it_still_packs():
@@ -104,6 +96,32 @@ def test_pln_03_an_expert_that_stays_on_its_rank_keeps_its_slot():
             assert rank[rank == before].tolist() == [e for e in before.tolist() if e in kept]
 
 
+@pytest.mark.parametrize("first", [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [[2, 1], [0, 3]]])
+@pytest.mark.parametrize(
+    "loads", [[[50, 50, 10, 10], [50, 10, 50, 10]], [[50, 10, 50, 10], [50, 50, 10, 10]]]
+)
+def test_pln_04_alternating_hot_experts_are_not_chased(first, loads):
+    """PLN-04: over 10 intervals at most 2 plans that move, the last ending at {0, 3}, {1, 2}; no expert comes back within 3."""
+    topology = Topology.uniform(ranks=2, slots_per_rank=2)
+    ranks_of = [np.array(first).ravel()]
+    moved = []
+    for interval in range(10):
+        seen = [loads[at % 2] for at in range(max(0, interval - 3), interval + 1)]
+        result = solve(LoadTrace(np.array(seen)[:, None]), topology, ranks_of[-1][None])
+        moved.append(result.moves > 0)
+        ranks_of.append(result.placement.physical_to_logical[0])
+    assert sum(moved) <= 2
+    assert not any(moved[2:])
+    assert {frozenset(pair) for pair in ranks_of[-1].reshape(2, 2).tolist()} == {
+        frozenset((0, 3)),
+        frozenset((1, 2)),
+    }
+    assert max(np.array(loads)[:, pair].sum(axis=1).max() for pair in ([0, 3], [1, 2])) == 60
+    for at in range(len(ranks_of) - 2):
+        left = ranks_of[at + 1] != ranks_of[at]
+        assert not any((later[left] == ranks_of[at][left]).any() for later in ranks_of[at + 2 : at + 5])
+
+
 def test_pln_04_a_dominant_expert_is_not_moved_but_told():
     """PLN-04: loads 90 10 10 10 without redundancy: no move helps, and the reason is that it needs replicas."""
     result = solve(one_slice([90, 10, 10, 10]), Topology.uniform(ranks=2, slots_per_rank=2), [[0, 1, 2, 3]])
@@ -137,7 +155,7 @@ def test_from_any_live_map_it_is_valid_and_never_worse(case, dispatch, moves):
     topology, trace, rows = case
     result = solve(trace, topology, rows, dispatch=dispatch, effort="fast", limits=Limits(moves=moves))
     assert violations(result.placement, topology, trace.experts) == []
-    check_frontier(result, topology, trace)
+    check_frontier(result, topology, trace, dispatch)
     codes = [reason.code for reason in result.reasons]
     if not violations(Placement(rows), topology, trace.experts) and result.objective_start is not None:
         assert result.objective <= result.objective_start
@@ -146,20 +164,6 @@ def test_from_any_live_map_it_is_valid_and_never_worse(case, dispatch, moves):
     if moves is not None:
         assert result.moves <= moves or "repairs_exceed_moves" in codes
     assert result.moves == arrivals(result.placement.physical_to_logical, rows, topology, trace.experts)
-
-
-def arrivals(new, old, topology, experts):
-    """Slots whose expert was not on their rank before."""
-    rank_of_slot = topology.rank_of_slot()
-    total = 0
-    for row, before in zip(new, np.asarray(old), strict=True):
-        had = {
-            (r, e) for r, e in zip(rank_of_slot.tolist(), before.tolist(), strict=True) if 0 <= e < experts
-        }
-        total += sum(
-            e >= 0 and (r, e) not in had for r, e in zip(rank_of_slot.tolist(), row.tolist(), strict=True)
-        )
-    return total
 
 
 @given(st.sampled_from([(2, 3), (3, 2), (2, 2)]), st.data())
@@ -325,42 +329,6 @@ def test_evaluations_bound_the_work_deterministically():
     assert results[0].objective > results[1].objective >= results[2].objective
 
 
-def test_the_seed_is_part_of_the_input():
-    """The same seed gives the same bytes; any seed gives a valid map."""
-    trace, topology, current = hard_case()
-    one, two, other = (solve(trace, topology, current, seed=seed) for seed in (0, 0, 5))
-    assert digest(one) == digest(two)
-    assert violations(other.placement, topology, 24) == []
-
-
-def test_equal_input_gives_equal_bytes_in_any_process():
-    """Two PYTHONHASHSEED, one and two threads of BLAS and solver, two OPENBLAS_CORETYPE: one digest, equal to this process's."""
-    code = "import sys; sys.path[:0] = sys.argv[1:]; import test_solver as t; print(t.digest(t.solve(*t.hard_case())))"
-    paths = [str(Path(__file__).parent), str(Path(placement.__file__).parents[1])]
-    seen = set()
-    for hash_seed, threads, core in (("1", "1", "Haswell"), ("2", "2", "Prescott")):
-        environment = {
-            **os.environ, "PYTHONHASHSEED": hash_seed, "OPENBLAS_NUM_THREADS": threads, "OPENBLAS_CORETYPE": core,
-            "NUMBA_NUM_THREADS": threads,
-        }  # fmt: skip
-        run = subprocess.run(
-            [sys.executable, "-c", code, *paths], env=environment, capture_output=True, text=True, check=True
-        )
-        seen.add(run.stdout.strip())
-    assert seen == {digest(solve(*hard_case()))}
-
-
-def test_the_number_of_threads_is_not_part_of_the_input():
-    """One layer at a time or four: the same bytes, cold and from a live map, with few slices and with many."""
-    rng = np.random.default_rng(11)
-    topology = Topology.uniform(ranks=4, slots_per_rank=5)
-    for slices in (1, 12):
-        trace = LoadTrace(np.rint(rng.lognormal(3, 1, (slices, 5, 16))).astype(np.int64))
-        for current in (None, np.tile(np.arange(20) % 16, (5, 1))):
-            one, four = (solve(trace, topology, current, effort="fast", threads=n) for n in (1, 4))
-            assert digest(one) == digest(four)
-
-
 def test_a_solve_stopped_midway_keeps_what_it_found():
     """Asked between chunks of proposals, by any thread: the answer is better than the start, and marked."""
     trace, topology, current = hard_case()
@@ -379,9 +347,8 @@ def test_a_solve_stopped_midway_keeps_what_it_found():
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"dispatch": "hash_row"}, "hash_row.*not yet minimised"),
         ({"dispatch": "?"}, "unknown"),
-        ({"cost": "roofline"}, "roofline.*not yet minimised"),
+        ({"cost": "flops"}, "unknown"),
         ({"effort": "huge"}, "effort 'huge' is unknown: use one of fast, normal, thorough"),
         ({"traffic_weight": 0.5}, "traffic_weight is 0.5, but the trace carries no routes"),
     ],
