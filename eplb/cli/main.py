@@ -81,6 +81,9 @@ def root() -> click.Group:
             "eplb.cli.inspect:inspect", "Say what a trace or map file is, and what looks wrong with it."
         ),
         "replay": LazyCommand("eplb.cli.replay:replay", "Replay a trace under policies and price each."),
+        "report": LazyCommand(
+            "eplb.cli.report:report", "Show a trace and what a better placement brings, as one HTML page."
+        ),
         "demo": LazyCommand(
             "eplb.cli.demo:demo", "Run the whole loop on this host and show it.", extra="demo"
         ),
