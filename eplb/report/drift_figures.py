@@ -31,7 +31,7 @@ def drift(study: Study) -> Figure:
         else f"From one part to the next {percent(kept, 0)} of the hot set stay the same; two random sets would share {percent(parts.chance, 0)}."
     )
     return Figure(
-        "drift",
+        "hot-set",
         "Do the same experts stay hot over the trace?",
         f"The trace is cut into parts in its order. A cell says how much of the hot set (the {some(parts.hot, 'hottest expert')} of each layer) two parts share, in percent. "
         "High everywhere: a plan lasts. High only near the diagonal: the hot experts change, so plan again.",

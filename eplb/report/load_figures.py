@@ -201,11 +201,13 @@ def hottest(study: Study) -> Figure:
     names = layer_numbers(study.file)
     copies = [each.placement.replicas(experts) for each in (study.before, study.after)]
     rows = []
+    over = 0
     for at in order.tolist():
         layer, expert = divmod(at, experts)
         if not tokens[layer, expert]:
             break
         share = tokens[layer, expert] / tokens[layer].sum()
+        over += share * ranks > 1
         rows.append(
             (
                 f"layer {names[layer]}, expert {expert}",
@@ -223,15 +225,21 @@ def hottest(study: Study) -> Figure:
         "copies before",
         "copies after",
     )
-    over = sum(float(row[3]) > 1 for row in rows)
     return Figure(
         "hottest",
         "The hottest experts",
         "A rank's fair share is the layer's tokens divided by the number of ranks. An expert above 1.00 of it makes its rank late "
         "whatever else is there: only more copies (replicas) help.",
-        f"{over} of these {len(rows)} experts exceed the fair share of a rank alone."
-        if rows
-        else "No expert has load.",
+        _over_words(over, len(rows)),
         table=Table(head, tuple(rows)),
         shown=True,
     )
+
+
+def _over_words(over: int, shown: int) -> str:
+    if not shown:
+        return "No expert has load."
+    if not over:
+        return "No expert alone exceeds the fair share of a rank."
+    which = "All" if over == shown else f"{over} of the"
+    return f"{which} {some(shown, 'expert')} below alone exceed the fair share of a rank."

@@ -148,7 +148,11 @@ def _notes(study: Study, size: int) -> tuple[str, ...]:
         notes.append(f"Each point is the mean of the {which} among {size} neighbours.")
     if study.file.domain is not None:
         runs = [(name, [at for at, _ in run]) for name, run in groupby(enumerate(study.file.domain), lambda pair: pair[1])]  # fmt: skip
-        if 1 < len(runs) <= MOST_RUNS:
-            stretches = (f"{name or 'not recorded'} {at[0]}–{at[-1]}" for name, at in runs)
+        # Only where every domain stands in one piece is the list worth its place.
+        if 1 < len(runs) == len(set(study.file.domain)) <= MOST_RUNS:
+            stretches = (
+                f"{name or 'not recorded'} {at[0]}" + (f"–{at[-1]}" if len(at) > 1 else "")
+                for name, at in runs
+            )
             notes.append(f"Slices by domain: {', '.join(stretches)}.")
     return tuple(notes)

@@ -203,8 +203,8 @@ def _lasting(study: Study) -> Iterator[str]:
     domains = between_domains(study)
     if domains is not None and not isnan(domains.within) and domains.across < LASTS * domains.within:
         yield (
-            f"It depends on the mix of requests: two domains share {percent(domains.across, 0)} of their hottest experts, one domain at two times "
-            f"{percent(domains.within, 0)}. Plan again when the mix changes."
+            f"It depends on the mix of requests: different domains share {percent(domains.across, 0)} of their hottest experts, while within a domain "
+            f"{percent(domains.within, 0)} stay the same. Plan again when the mix changes."
         )
         return
     kept = hottest_neighbours(study)

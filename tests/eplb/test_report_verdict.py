@@ -1,0 +1,96 @@
+"""The verdict: one trace for every answer, and words that name the numbers."""
+
+import numpy as np
+import pytest
+from report_world import compared, even, restless, skewed, studied
+
+from eplb.report.study import Named
+from eplb.report.verdict import verdict
+from placement import Placement, Topology
+from placement.cost import H200_DEEPSEEK_V3_FP8_DECODE
+
+
+def one_hot(slices=8):
+    """One expert has half of all tokens, and there is no slot for a copy."""
+    tokens = np.full((slices, 2, 16), 100, dtype=np.int64)
+    tokens[:, :, 3] = 1500
+    return tokens
+
+
+def either_way():
+    """Two kinds of slices; what helps one hurts the other as much."""
+    kinds = np.array([[10, 10, 0, 0], [10, 0, 10, 0]])
+    return kinds[[0, 0, 0, 1, 0, 0]][:, None, :]
+
+
+CASES = {
+    "no_load": lambda: studied(np.zeros((8, 2, 16), dtype=np.int64)),
+    "one_rank": lambda: studied(topology=Topology.uniform(ranks=1, slots_per_rank=16)),
+    "too_few_slices": lambda: studied(skewed(3)),
+    "balanced": lambda: studied(even()),
+    "drift": lambda: studied(restless()),
+    "indivisible": lambda: studied(one_hot(), Topology.uniform(ranks=4, slots_per_rank=4)),
+    "gain_too_small": lambda: compared(maps=(Named("same", Placement(np.tile(np.arange(20) % 16, (3, 1)))),)),
+    "too_close": lambda: compared(
+        either_way(),
+        topology=Topology.uniform(ranks=2, slots_per_rank=2),
+        maps=(Named("other", Placement(np.array([[0, 2, 1, 3]]))),),
+    ),
+    "no_time": lambda: studied(
+        skewed(tokens=200), cost=H200_DEEPSEEK_V3_FP8_DECODE, steps=np.ones(8, dtype=np.int64)
+    ),
+    "pays": studied,
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_every_answer_is_given_for_its_reason(code):
+    """The headline answers, and the first sentences say why."""
+    found = verdict(CASES[code]())
+    assert found.code == code
+    answer = {"pays": "pays", "no_load": "unsure", "too_few_slices": "unsure", "too_close": "unsure"}.get(
+        code, "not"
+    )
+    assert found.answer == answer
+    assert found.headline.startswith(
+        {"pays": "This will pay", "not": "This will not pay"}.get(
+            answer, ("This trace cannot tell", "Too close")
+        )
+    )
+    assert all(sentence.endswith(".") for sentence in found.reasons)
+
+
+def test_a_payer_names_what_it_saves_and_what_it_costs():
+    """Ratios are those of held-out slices."""
+    found = studied()
+    text = " ".join(verdict(found).reasons)
+    for part in (
+        f"{found.mean_ratio(found.before):.3f}",
+        f"{found.mean_ratio(found.after):.3f}",
+        f"{found.after.moves} moves",
+    ):
+        assert part in text
+
+
+def test_a_hot_expert_is_named_with_the_copies_it_would_take():
+    """Half of the tokens on one of 4 ranks: two copies."""
+    text = " ".join(verdict(CASES["indivisible"]()).reasons)
+    assert "expert 3 of layer 0" in text
+    assert "on 1 copy, where it would take 2" in text
+    assert "0 redundant slots" in text
+
+
+def test_a_phase_in_which_it_does_not_pay_is_named():
+    """Prefill is uneven, decode is not."""
+    tokens = np.empty((12, 3, 16), dtype=np.int64)
+    tokens[::2], tokens[1::2] = skewed(6), even(6)
+    found = verdict(studied(tokens, phase=("prefill", "decode") * 6))
+    assert found.code == "pays"
+    assert any("in decode the drop is below" in sentence for sentence in found.reasons)
+
+
+def test_domains_that_share_no_hot_experts_are_warned_of():
+    """The plan depends on the mix."""
+    tokens = np.concatenate([skewed(6, seed=0), skewed(6, seed=9)])
+    found = verdict(studied(tokens, domain=("law",) * 6 + ("math",) * 6))
+    assert any("It depends on the mix of requests" in sentence for sentence in found.reasons)
