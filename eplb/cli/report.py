@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from placement.cost import H200_DEEPSEEK_V3_FP8, H200_DEEPSEEK_V3_FP8_DECODE
 
 if TYPE_CHECKING:
     from eplb.formats.facts import TraceFile
+    from eplb.formats.neutral import NeutralMap
 
 RANKS_MAX = 4096
 MOST_MAPS = 4
@@ -148,7 +150,7 @@ def _before(file: TraceFile, topology: Topology, current: Path | None) -> Named 
 
 def _map(path: Path, file: TraceFile, topology: Topology) -> Named:
     trace = file.trace
-    found = registry.read_map(path, MapFacts(topology.ranks, topology.nodes, trace.experts, file.layers))
+    found = _map_rows(path, MapFacts(topology.ranks, topology.nodes, trace.experts), file)
     ours, theirs = found.model_layer, file.layers.model_layer
     if ours is not None and theirs is not None and ours != theirs:
         raise FileError(
@@ -161,3 +163,13 @@ def _map(path: Path, file: TraceFile, topology: Topology) -> Named:
             f"{path}: the map has (ranks, slots per rank, experts, layers) = {held}, the command line and the trace {asked}"
         )
     return Named(path.name, found.placement)
+
+
+def _map_rows(path: Path, facts: MapFacts, file: TraceFile) -> NeutralMap:
+    """The map by what its file says of its layers; only where that does not give the trace's rows, by what the trace says."""
+    told = replace(facts, layers=file.layers)
+    try:
+        own = registry.read_map(path, facts)
+    except FileError:
+        return registry.read_map(path, told)
+    return own if own.placement.layers == file.trace.layers else registry.read_map(path, told)

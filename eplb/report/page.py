@@ -29,7 +29,8 @@ def render(page: Page) -> str:
     environment.filters["percent"] = lambda part: f"{100 * part:.2f}%"
     template = environment.from_string(_own(TEMPLATE))
     # Both are files of this package, not input.
-    return template.render(page=page, draw=draw, css=Markup(css), script=Markup(script), digest=digest)  # noqa: S704
+    text = template.render(page=page, draw=draw, css=Markup(css), script=Markup(script), digest=digest)  # noqa: S704
+    return f"{text.strip()}\n"
 
 
 def _own(name: str) -> str:

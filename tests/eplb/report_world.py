@@ -36,7 +36,7 @@ def even(slices=12, layers=3, experts=16, tokens=4000):
     return rng.multinomial(tokens, np.full(experts, 1 / experts), (slices, layers))
 
 
-def restless(slices=12, layers=3, experts=16):
+def restless(slices, layers, experts=16):
     """Other hot experts in every slice."""
     rng = np.random.default_rng(2)
     hot = rng.lognormal(0, 1.5, (slices, layers, experts))

@@ -9,6 +9,8 @@ from eplb.report.verdict import verdict
 from placement import Placement, Topology
 from placement.cost import H200_DEEPSEEK_V3_FP8_DECODE
 
+FULL = Topology.uniform(ranks=4, nodes=2, slots_per_rank=4)
+
 
 def one_hot(slices=8):
     """One expert has half of all tokens, and there is no slot for a copy."""
@@ -27,9 +29,9 @@ CASES = {
     "no_load": lambda: studied(np.zeros((8, 2, 16), dtype=np.int64)),
     "one_rank": lambda: studied(topology=Topology.uniform(ranks=1, slots_per_rank=16)),
     "too_few_slices": lambda: studied(skewed(3)),
-    "balanced": lambda: studied(even()),
-    "drift": lambda: studied(restless()),
-    "indivisible": lambda: studied(one_hot(), Topology.uniform(ranks=4, slots_per_rank=4)),
+    "balanced": lambda: studied(even(), FULL),
+    "drift": lambda: studied(restless(40, 6)),
+    "indivisible": lambda: studied(one_hot(), FULL),
     "gain_too_small": lambda: compared(maps=(Named("same", Placement(np.tile(np.arange(20) % 16, (3, 1)))),)),
     "too_close": lambda: compared(
         either_way(),
@@ -84,7 +86,7 @@ def test_a_phase_in_which_it_does_not_pay_is_named():
     """Prefill is uneven, decode is not."""
     tokens = np.empty((12, 3, 16), dtype=np.int64)
     tokens[::2], tokens[1::2] = skewed(6), even(6)
-    found = verdict(studied(tokens, phase=("prefill", "decode") * 6))
+    found = verdict(studied(tokens, FULL, phase=("prefill", "decode") * 6))
     assert found.code == "pays"
     assert any("in decode the drop is below" in sentence for sentence in found.reasons)
 
