@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING
 
+from eplb.report.axes import line_axis, part_of
 from eplb.report.charts import Figure, Span, Spans, Table
 from eplb.report.forecast import UNKNOWN_PHASE, by_domain, by_phase
-from eplb.report.names import line_axis, part_of
 from eplb.report.scale import round_ticks
 from eplb.report.words import percent, ratio, some
 

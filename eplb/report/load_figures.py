@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eplb.report.axes import cell_axis, line_axis
 from eplb.report.charts import Figure, HeatMap, Line, LineChart, Part, Reading, Table
-from eplb.report.names import cell_axis, layer_numbers, layer_word, line_axis
+from eplb.report.names import layer_numbers, layer_word
 from eplb.report.scale import EXPERT_STEPS, round_ticks
 from eplb.report.words import count, listed, percent, some, times
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eplb.report.axes import line_axis, part_of
 from eplb.report.charts import Bar, Bars, Figure, Line, LineChart, Part, Reading, Table
-from eplb.report.names import line_axis, part_of
 from eplb.report.scale import round_ticks
 from eplb.report.time_figure import KEYS
 from eplb.report.words import count, percent, ratio, some

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eplb.report.axes import cell_axis
 from eplb.report.charts import Figure, HeatMap, Part, Table
 from eplb.report.forecast_figure import forecast, scored_words
 from eplb.report.load_figures import fewer_cells
-from eplb.report.names import cell_axis, layer_numbers, layer_word
+from eplb.report.names import layer_numbers, layer_word
 from eplb.report.scale import RANK_STEPS
 from eplb.report.study import mean
 from eplb.report.time_figure import over_time

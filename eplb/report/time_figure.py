@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eplb.report.axes import cell_axis, line_axis, part_of
 from eplb.report.charts import Figure, Line, LineChart, Reading, Table
 from eplb.report.forecast import gain_on
 from eplb.report.forecast_figure import scored_words
-from eplb.report.names import cell_axis, line_axis, part_of, slice_name
+from eplb.report.names import slice_name
 from eplb.report.scale import round_ticks
 from eplb.report.study import mean
 from eplb.report.words import ratio

@@ -40,7 +40,19 @@ def test_help_imports_no_heavy_library():
     )
 
     assert result.stderr.strip() == "[]"
-    for name in ("run", "status", "history", "pause", "resume", "place", "eval", "replay", "demo", "config"):
+    for name in (
+        "run",
+        "status",
+        "history",
+        "pause",
+        "resume",
+        "place",
+        "eval",
+        "replay",
+        "report",
+        "demo",
+        "config",
+    ):
         assert f"\n  {name} " in result.stdout
 
 
