@@ -65,7 +65,7 @@ WORDS = (
     ),
     (
         "Sampling floor",
-        "The ratio that chance alone leaves on perfectly balanced ranks, as few tokens fall unevenly. No map gets below it.",
+        "The ratio that chance alone leaves on perfectly balanced ranks, if tokens are independent: the fewer tokens, the higher. Near it, nothing is left to win.",
     ),
 )
 
@@ -109,7 +109,11 @@ def _tiles(study: Study) -> tuple[Tile, ...]:
         Tile("Ratio before", ratio(gain.before), f"map: {study.before.name}"),
         Tile("Ratio after", ratio(gain.after), f"map: {study.after.name}, {where}"),
         Tile("Sampling floor", ratio(1 + gain.floor), "what chance alone leaves"),
-        Tile("MoE time saved", percent(gain.saved), "if time follows the busiest rank"),
+        Tile(
+            "MoE time saved",
+            percent(gain.saved),
+            "if time follows the busiest rank" if study.held.any() else "fitted, not a forecast",
+        ),
         Tile(
             "Moves",
             count(study.after.moves),
@@ -127,7 +131,7 @@ def _method(study: Study) -> tuple[str, ...]:
         else "No slice was held out, so every number is in-sample: it shows a fit, not a forecast.",
         f"All ratios are means over {scored_words(study)} and over layers with load; every slice and layer counts equally. Replicas share their expert's tokens evenly.",
         "Ratios are predicted from the trace and the map, not measured on an engine.",
-        f"The sampling floor is for independent tokens, {'one pick per token (top-k is not known)' if study.top_k is None else f'{study.top_k} picks per token'}; tokens of one request are alike, so the real floor may be higher.",
+        f"The sampling floor is for independent tokens, {'one pick per token (top-k is not known)' if study.top_k is None else f'{study.top_k} picks per token'}; tokens of one request are alike, so the real floor may be higher, or lower where requests share text.",
         f"A gain counts from {LEAST_GAIN} on, and when it exceeds two standard errors over slices.",
     ]
     lines += [f"{_sentence(note.sentence)} {_sentence(note.fix)}".strip() for note in study.file.notes]

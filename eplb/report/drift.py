@@ -80,7 +80,7 @@ def between_parts(study: Study) -> Overlap:
     bounds = np.linspace(0, len(tokens), min(MOST_PARTS, len(tokens)) + 1).round().astype(int)
     parts = [tokens[a:b].sum(axis=0) for a, b in itertools.pairwise(bounds)]
     names = tuple(
-        f"slice {a}" if b == a + 1 else f"slices {a}–{b - 1}"
+        f"{a}" if b == a + 1 else f"{a}–{b - 1}"
         for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
     )
     return _table(study, names, parts, parts)

@@ -36,7 +36,7 @@ def drift(study: Study) -> Figure:
         f"The trace is cut into parts in its order. A cell says how much of the hot set (the {some(parts.hot, 'hottest expert')} of each layer) two parts share, in percent. "
         "High everywhere: a plan lasts. High only near the diagonal: the hot experts change, so plan again.",
         words,
-        (_matrix(parts, "part of the trace"),),
+        () if isnan(kept) else (_matrix(parts, "slices of the part"),),
     )
 
 

@@ -161,7 +161,7 @@ def skew(study: Study) -> Figure:
         table = Table(
             table.head, tuple((str(n), *(percent(float(curve[n])) for _, _, curve in curves)) for n in marks)
         )
-    x, y = round_ticks(0, experts, 4), (0.0, 0.25, 0.5, 0.75, 1.0)
+    x, y = round_ticks(0, experts, 4, whole=True), (0.0, 0.25, 0.5, 0.75, 1.0)
     x = (*(tick for tick in x if tick < experts * 0.93), float(experts))
     chart = LineChart(
         line_axis("experts of a layer, hottest first (number)", x, [f"{tick:.0f}" for tick in x]),
@@ -175,8 +175,8 @@ def skew(study: Study) -> Figure:
         "Experts are sorted by load, hottest first, and their shares are added up. The further a line bends above the dotted one, the more "
         "uneven the router is.",
         summary,
-        (chart,),
-        table,
+        (chart,) if len(loaded) else (),
+        table if len(loaded) else None,
     )
 
 
@@ -232,7 +232,7 @@ def hottest(study: Study) -> Figure:
         "A rank's fair share is the layer's tokens divided by the number of ranks. An expert above 1.00 of it makes its rank late "
         "whatever else is there: only more copies (replicas) help.",
         _over_words(over, len(rows)),
-        table=Table(head, tuple(rows)),
+        table=Table(head, tuple(rows)) if rows else None,
         shown=True,
     )
 

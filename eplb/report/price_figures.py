@@ -42,15 +42,17 @@ def price_part(study: Study) -> Part:
 
 def frontier(study: Study) -> Figure:
     """Moves against ratio."""
-    spots = _spots(study)
+    spots, after = _spots(study), study.mean_ratio(study.after)
     slots = count(study.ask.topology.slots * study.file.trace.layers)
     return Figure(
         "frontier",
         "How many moves buy how much",
         "Each point of a line is a map on the way from the one before to the plan. Lower is better, further right costs more: every move loads the weights of "
         "one expert into one slot. Where the line is flat, further moves are not worth their price.",
-        f"The {study.after.name} needs {some(study.after.moves, 'move')} of {slots} slots and reaches {ratio(study.mean_ratio(study.after))}.{_most(study)}",
-        (_frontier_chart(study, spots),),
+        "There is no load."
+        if isnan(after)
+        else f"The {study.after.name} needs {some(study.after.moves, 'move')} of {slots} slots and reaches {ratio(after)}.{_most(study)}",
+        () if isnan(after) else (_frontier_chart(study, spots),),
         Table(
             ("map", "moves", "ratio, planned on", "ratio, held out"),
             tuple((each.name, count(each.moves), ratio(each.seen), ratio(each.unseen)) for each in spots),
@@ -82,7 +84,9 @@ def _frontier_chart(study: Study, spots: Sequence[_Spot]) -> LineChart:
     marks = [spot for spot in spots if spot.key and not isnan(spot.unseen)]
     values = [value for _, value in planned + held if not isnan(value)] + [spot.unseen for spot in marks]
     y = round_ticks(min(values, default=1.0), max(values, default=1.1), 4)
-    x = round_ticks(0, max([1, *(moves for moves, _ in planned), *(spot.moves for spot in spots)]), 4)
+    x = round_ticks(
+        0, max([1, *(moves for moves, _ in planned), *(spot.moves for spot in spots)]), 4, whole=True
+    )
 
     def places(points: Sequence[tuple[int, float]]) -> tuple[tuple[float, float], ...]:
         return tuple((part_of(moves, x), part_of(value, y)) for moves, value in points if not isnan(value))

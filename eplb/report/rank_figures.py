@@ -58,7 +58,9 @@ def rank_heat(study: Study) -> Figure:
         "What each rank carries, layer by layer",
         "Each cell is one rank in one layer: its tokens over the mean rank, mean over "
         f"{scored_words(study)}. Orange ranks carry more than their fair share, blue ones less, and in every row all wait for the most orange cell. A good map shows no orange.",
-        f"The most loaded rank of any layer carries {times(float(worst[0]))} the mean before and {times(float(worst[1]))} after.",
+        "There is no load."
+        if not any(worst)
+        else f"The most loaded rank of any layer carries {times(float(worst[0]))} the mean before and {times(float(worst[1]))} after.",
         tuple(charts),
         _rank_table(study),
         notes=(

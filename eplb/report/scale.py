@@ -12,12 +12,16 @@ LEAST_SPAN = 0.05
 """Shortest axis: differences below it are not worth a picture."""
 
 
-def round_ticks(low: float, high: float, most: int = 5) -> tuple[float, ...]:
-    """Round numbers from at most ``low`` to at least ``high``, about ``most`` of them and at least ``LEAST_SPAN`` apart in all."""
+def round_ticks(low: float, high: float, most: int = 5, *, whole: bool = False) -> tuple[float, ...]:
+    """Round numbers from at most ``low`` to at least ``high``, about ``most`` of them and at least ``LEAST_SPAN`` apart in all.
+
+    ``whole``: whole numbers only.
+    """
     high = max(high, low + LEAST_SPAN)
-    rough = (high - low) / most
+    rough = max((high - low) / most, 1.0 if whole else 0.0)
     size = 10.0 ** floor(log10(rough))
-    step = next(size * each for each in (1, 2, 2.5, 5, 10) if size * each >= rough * (1 - 1e-9))
+    steps = (size * each for each in (1, 2, 2.5, 5, 10))
+    step = next(each for each in steps if each >= rough * (1 - 1e-9) and not (whole and each % 1))
     first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
     return tuple(round(at * step, 10) for at in range(first, last + 1))
 

@@ -66,7 +66,7 @@ def over_time(study: Study) -> Figure:
         if isnan(gain.before)
         else f"On {scored_words(study)} the ratio goes from {ratio(gain.before)} to {ratio(gain.after)} and is lower in {better} of them; "
         f"the sampling floor is {ratio(1 + gain.floor)}.",
-        (_chart(starts, groups, series),),
+        () if isnan(gain.before) else (_chart(starts, groups, series),),
         _table(groups, series),
         notes=_notes(study, size),
     )
@@ -104,7 +104,7 @@ def _chart(starts: NDArray[np.int64], groups: tuple[_Group, ...], series: tuple[
     return LineChart(
         cell_axis("slice, in the order of the trace (number)", [str(int(first)) for first in starts]),
         line_axis("ratio: busiest rank / mean rank", ticks, [f"{tick:g}" for tick in ticks]),
-        tuple(_line(each, ticks, held) for each in series),
+        tuple(_line(each, ticks, held) for each in series if not np.isnan(each.values).all()),
         tuple(
             Reading(
                 (at + 0.5) / count, f"{group.name}{group.use and ', '}{group.use}: " + _values(series, at)

@@ -29,6 +29,8 @@ SINGLE = 1.05
 """One copy with more than this of a rank's fair share stands out."""
 MUCH_LEFT = 0.05
 """Excess above the sampling floor that is worth a word."""
+MORE_NODES = 1.02
+"""Nodes per token after over before from which traffic is worth a word."""
 LASTS = 0.6
 """Part of the hot set that must stay from one part of the trace to the next for a fixed map to last."""
 
@@ -93,7 +95,8 @@ def _few_slices(study: Study, gain: Gain) -> Verdict | None:
 
 def _balanced(_: Study, gain: Gain) -> Verdict | None:
     room = gain.before - 1.0 - gain.floor
-    if room >= LEAST_GAIN:
+    # The floor assumes independent tokens; a gain that was seen on held-out slices is better evidence.
+    if room >= LEAST_GAIN or (gain.gain >= LEAST_GAIN and gain.sure):
         return None
     why = (
         f"The ratio now is {ratio(gain.before)}. Chance alone leaves about {ratio(1 + gain.floor)} on perfectly balanced ranks, "
@@ -181,7 +184,10 @@ def _remarks(study: Study, gain: Gain, code: str) -> Iterator[str]:
         yield from _phases(study)
         yield from _overfit(study, gain)
         yield from _lasting(study)
+        yield from _traffic(study)
         left = gain.after - 1.0 - gain.floor
+        if left <= -LEAST_GAIN:
+            yield "The ratio after is below the sampling floor, which assumes that tokens are independent: these requests are more alike than that, such as by a shared prompt."
         if left >= MUCH_LEFT:
             yield f"After the change {left:.3f} of excess remains above the sampling floor; more redundant slots, or planning again while serving, may win a part of it."
 
@@ -190,6 +196,12 @@ def _overfit(study: Study, gain: Gain) -> Iterator[str]:
     seen = gain_on(study, "planned", ~study.held)
     if study.result is not None and seen.gain - gain.gain > OVERFIT * gain.gain:
         yield f"On the slices of the plan itself the ratio is {ratio(seen.after)}: a part of that is fitted to chance or to load that did not come again."
+
+
+def _traffic(study: Study) -> Iterator[str]:
+    old, new = study.before.nodes_per_token, study.after.nodes_per_token
+    if old is not None and new is not None and new > MORE_NODES * old:
+        yield f"It sends a token to {new:.2f} nodes instead of {old:.2f}: where the network between nodes is the limit, that takes back a part of the gain."
 
 
 def _phases(study: Study) -> Iterator[str]:

@@ -79,6 +79,14 @@ def test_ticks_hold_the_data_and_are_few(low, length, most):
     assert np.allclose(np.diff(ticks), ticks[1] - ticks[0], rtol=1e-5)
 
 
+@given(st.integers(1, 10**6))
+def test_whole_ticks_are_whole_and_differ(high):
+    """Counts have no halves."""
+    ticks = round_ticks(0, high, 4, whole=True)
+    assert all(tick == int(tick) for tick in ticks)
+    assert len(set(ticks)) == len(ticks) >= 2
+
+
 @given(st.integers(1, 5000))
 def test_few_places_are_named_and_the_first_is(many):
     """At most six, evenly."""

@@ -6,7 +6,7 @@ from report_world import compared, even, restless, skewed, studied
 
 from eplb.report.study import Named
 from eplb.report.verdict import verdict
-from placement import Placement, Topology
+from placement import Placement, Routes, Topology
 from placement.cost import H200_DEEPSEEK_V3_FP8_DECODE
 
 FULL = Topology.uniform(ranks=4, nodes=2, slots_per_rank=4)
@@ -96,3 +96,25 @@ def test_domains_that_share_no_hot_experts_are_warned_of():
     tokens = np.concatenate([skewed(6, seed=0), skewed(6, seed=9)])
     found = verdict(studied(tokens, domain=("law",) * 6 + ("math",) * 6))
     assert any("It depends on the mix of requests" in sentence for sentence in found.reasons)
+
+
+def test_a_gain_seen_on_held_out_slices_outweighs_the_floor():
+    """Requests that repeat each other leave less to chance than independent tokens, and the page says so."""
+    rng = np.random.default_rng(4)
+    tokens = np.tile(rng.integers(2, 6, (1, 3, 16)), (12, 1, 1))
+    found = studied(tokens, FULL)
+    assert found.mean_ratio(found.before) - 1 < found.mean_floor() + 0.02
+    judged = verdict(found)
+    assert judged.code == "pays"
+    assert any("below the sampling floor" in sentence for sentence in judged.reasons)
+
+
+def test_more_traffic_is_named_as_a_price():
+    """Tokens whose experts stood on one node before, and stand on two after."""
+    tokens = np.tile(np.array([8, 8, 1, 1]), (8, 1, 1))
+    routes = Routes(np.tile(np.array([[[0, 1]]]), (8, 1, 1)), np.arange(8))
+    topology = Topology.uniform(ranks=2, nodes=2, slots_per_rank=2)
+    apart = Named("apart", Placement(np.array([[0, 2, 1, 3]])))
+    judged = verdict(compared(tokens, topology=topology, routes=routes, maps=(apart,)))
+    assert judged.code == "pays"
+    assert any("2.00 nodes instead of 1.00" in sentence for sentence in judged.reasons)
