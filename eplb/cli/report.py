@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from eplb.cli.layer_options import layer_options, layers_from
 from eplb.cli.progress import progress, say
@@ -161,6 +162,12 @@ def _map(path: Path, file: TraceFile, topology: Topology) -> Named:
     if asked != held:
         raise FileError(
             f"{path}: the map has (ranks, slots per rank, experts, layers) = {held}, the command line and the trace {asked}"
+        )
+    lost = np.argwhere((found.placement.replicas(trace.experts) == 0) & trace.tokens.any(axis=0))
+    if len(lost):
+        row, expert = lost[0].tolist()
+        raise FileError(
+            f"{path}: row {row} has no slot for expert {expert}, which has load in the trace ({len(lost)} such): it cannot be scored"
         )
     return Named(path.name, found.placement)
 

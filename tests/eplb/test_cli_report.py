@@ -6,6 +6,7 @@ from report_world import skewed, spread_map
 
 from eplb.cli.main import main
 from eplb.formats.neutral import NeutralMap, write_map
+from placement import Placement
 
 POOL = ["--ranks", "4", "--nodes", "2", "--slots-per-rank", "5", "--effort", "fast"]
 
@@ -71,6 +72,15 @@ def test_a_map_of_another_pool_or_model_is_refused(run, trace):
     code, _, err = run("--moe-layers", "3-5", "--map", map_file(trace.parent / "rows.json"))
     assert (code, "--moe-layers" in err) == (1, True)
     assert not (trace.parent / "out.html").exists()
+
+
+def test_a_map_that_lost_an_expert_with_load_is_refused(run, trace):
+    """By its file, row and expert."""
+    rows = spread_map().physical_to_logical.copy()
+    rows[1, rows[1] == 5] = 6
+    write_map(trace.parent / "lost.json", NeutralMap(4, 2, 5, 16, (0, 1, 2), Placement(rows)))
+    code, _, err = run("--map", trace.parent / "lost.json")
+    assert (code, "lost.json: row 1 has no slot for expert 5" in err) == (1, True)
 
 
 def test_impossible_pools_and_too_many_maps_are_errors(run, trace):
