@@ -81,6 +81,9 @@ def root() -> click.Group:
             "eplb.cli.inspect:inspect", "Say what a trace or map file is, and what looks wrong with it."
         ),
         "replay": LazyCommand("eplb.cli.replay:replay", "Replay a trace under policies and price each."),
+        "generate": LazyCommand(
+            "eplb.cli.generate:generate", "Write a synthetic routing trace of any model's shape."
+        ),
         "demo": LazyCommand(
             "eplb.cli.demo:demo", "Run the whole loop on this host and show it.", extra="demo"
         ),
