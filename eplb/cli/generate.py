@@ -12,7 +12,7 @@ import click
 from eplb.cli.layer_options import layer_options, layers_from
 from eplb.cli.progress import progress, say
 from eplb.formats import npz
-from eplb.formats.facts import PHASES, Layers, ReadOptions
+from eplb.formats.facts import PHASES, SEQUENCES_PER_SLICE, Layers, ReadOptions
 from eplb.formats.header import Header
 from eplb.formats.layers import layers_of
 from eplb.formats.npz_write import write_counts, write_picks
@@ -196,7 +196,9 @@ def _measured(path: Path, recipe: Recipe, options: dict[str, Any]) -> dict[str, 
     told = progress(f"reading {path.name}")
     file = npz.read_trace(path, ReadOptions(most_routes=MEASURED_TOKENS, progress=told))
     found = statistics_of(file, recipe.shape.top_k)
-    targets = targets_for(recipe.shape, one_token_picks=bool(options["slices"]))
+    # Slices of a large trace are added up when it is read.
+    whole = not options["slices"] and "slices_added_up" not in {note.code for note in file.notes}
+    targets = targets_for(recipe.shape, requests_by_slice=SEQUENCES_PER_SLICE if whole else 0)
     return {
         field.name: _beside(getattr(found, field.name), targets.get(field.name))
         for field in fields(Statistics)

@@ -48,7 +48,7 @@ class Recipe:
     seed: int = 0
     skew: float = 1.12
     skew_by_layer: float = 0.15
-    domain_spread: float = 1.0
+    domain_spread: float = 1.05
     phase_spread: float = 0.33
     request_spread: float = 0.4
     topic_share: float = 0.82

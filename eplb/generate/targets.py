@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eplb.formats.facts import SEQUENCES_PER_SLICE
+
 if TYPE_CHECKING:
     from eplb.generate.recipe import Shape
     from eplb.generate.statistics import Statistics
@@ -52,21 +54,22 @@ TARGETS = (
 )
 
 
-def targets_for(shape: Shape, *, one_token_picks: bool = False) -> dict[str, Target]:
+def targets_for(shape: Shape, *, requests_by_slice: int = SEQUENCES_PER_SLICE) -> dict[str, Target]:
     """The targets that hold for a model's shape, by the name of their statistic.
 
-    ``one_token_picks``: the trace holds counts of single tokens of many requests, to which ``slice_noise`` (of whole requests, four
-    to a slice) cannot be compared.
+    ``requests_by_slice``: whole requests in a slice, 0 = parts of them. The range of ``slice_noise`` is that of
+    ``SEQUENCES_PER_SLICE`` and of no other number.
     """
     return {
         target.name: target
         for target in TARGETS
-        if shape.experts in target.experts and not (one_token_picks and target.name == "slice_noise")
+        if shape.experts in target.experts
+        and (target.name != "slice_noise" or requests_by_slice == SEQUENCES_PER_SLICE)
     }
 
 
-def misses(found: Statistics, shape: Shape, *, one_token_picks: bool = False) -> tuple[str, ...]:
-    """Names of the statistics that are known and do not fit."""
-    known = targets_for(shape, one_token_picks=one_token_picks)
+def misses(found: Statistics, shape: Shape) -> tuple[str, ...]:
+    """Names of the statistics that are known and do not fit; slices hold ``SEQUENCES_PER_SLICE`` requests."""
+    known = targets_for(shape)
     values = {name: getattr(found, name) for name in known}
     return tuple(name for name, value in values.items() if value is not None and not known[name].fits(value))
