@@ -17,7 +17,7 @@ from eplb.errors import FileError
 from eplb.formats import registry
 from eplb.formats.facts import PHASES, SEQUENCES_PER_SLICE, MapFacts, ReadOptions, TraceFile
 from eplb.formats.suspicions import map_suspicions, trace_suspicions
-from eplb.shapes import like
+from eplb.models import like
 from eplb.skew import TOP_EXPERTS, floor_ratio, id_order_ratio, skew_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _trace_report(file: TraceFile, options: dict[str, Any]) -> dict[str, Any]:
     steps = trace.steps_per_slice
     return {
         "kind": "trace",
-        "model_guess": [shape.name for shape in like(trace.layers, trace.experts, top_k)],
+        "model_guess": [model.title for model in like(trace.layers, trace.experts, top_k)],
         "layers": _layers(file.layers, trace.layers),
         "experts": trace.experts,
         "top_k": top_k,
@@ -131,7 +131,7 @@ def _top_k(file: TraceFile, given: int | None) -> tuple[int | None, str]:
         return given, "the command line"
     if file.trace.routes is not None:
         return file.trace.routes.top_k, "the picks"
-    guesses = {shape.top_k for shape in like(file.trace.layers, file.trace.experts)}
+    guesses = {model.top_k for model in like(file.trace.layers, file.trace.experts)}
     return (guesses.pop(), "the model guess") if len(guesses) == 1 else (None, "")
 
 
@@ -174,7 +174,7 @@ def _map_report(neutral: NeutralMap) -> dict[str, Any]:
     sizes, experts = np.unique(replicas, return_counts=True)
     return {
         "kind": "map",
-        "model_guess": [shape.name for shape in like(rows.shape[0], neutral.experts)],
+        "model_guess": [model.title for model in like(rows.shape[0], neutral.experts)],
         "layers": _layers(neutral.layers, rows.shape[0]),
         "experts": neutral.experts,
         "ranks": neutral.ranks,

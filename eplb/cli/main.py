@@ -84,6 +84,9 @@ def root() -> click.Group:
         "report": LazyCommand(
             "eplb.cli.report:report", "Show a trace and what a better placement brings, as one HTML page."
         ),
+        "generate": LazyCommand(
+            "eplb.cli.generate:generate", "Write a synthetic routing trace of any model's shape."
+        ),
         "demo": LazyCommand(
             "eplb.cli.demo:demo", "Run the whole loop on this host and show it.", extra="demo"
         ),

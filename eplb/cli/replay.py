@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eplb.models import MODELS
 from eplb.replay.mix import MIXES
 from eplb.replay.options import PHASES, WORDS, ReplayOptions
-from eplb.replay.presets import MACHINES, MODELS
+from eplb.replay.presets import MACHINES
 from eplb.replay.schedule import ScheduleOptions
 
 if TYPE_CHECKING:

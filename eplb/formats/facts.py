@@ -67,12 +67,14 @@ class ReadOptions:
 class Sequence:
     """The picks of one request: whole numbers [tokens, layers, top_k], logical experts, -1 = none.
 
-    ``domain``: what it is about, '' = unknown. ``phase``: one of ``PHASES`` or None = unknown.
+    ``domain``: what it is about, '' = unknown. ``phase``: one of ``PHASES`` or None = unknown. ``synthetic``: what made it up, as
+    the file says, '' = it was recorded.
     """
 
     picks: NDArray[Any]
     domain: str = ""
     phase: str | None = None
+    synthetic: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +84,7 @@ class TraceFile:
     ``trace``: tokens int64 [slices, layers, experts], with routes where the file holds picks and ``most_routes`` asks for them.
     ``slices_from``: how the slices were made, as words. ``format``: name of the format. ``phase``, ``domain``: of every slice,
     '' = unknown for that slice, None = for all. ``live_map``: the map under which the counts were taken, where the file holds it.
+    ``synthetic``: what made the trace up, as the file says, '' = it was recorded.
     """
 
     trace: LoadTrace
@@ -92,6 +95,7 @@ class TraceFile:
     domain: tuple[str, ...] | None = None
     notes: tuple[Note, ...] = ()
     live_map: NeutralMap | None = None
+    synthetic: str = ""
 
 
 @dataclass(frozen=True, slots=True)

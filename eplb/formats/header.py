@@ -1,31 +1,40 @@
 """What our own trace files say of themselves, whichever way they are stored.
 
-    {"schema": "eplb-trace/1", "experts": 64, "model_layer": [1, 2], "hidden_layers": 3}
+    {"schema": "eplb-trace/1", "experts": 64, "model_layer": [1, 2], "hidden_layers": 3, "synthetic": "made by ..."}
 
-All but ``schema`` may be missing or null = unknown.
+All but ``schema`` may be missing or null = unknown; a trace without ``synthetic`` was recorded.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from eplb.errors import FileError
-from eplb.formats.facts import Layers
+from eplb.formats.facts import Layers, Note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from eplb.formats.facts import Sequence, TraceFile
 from placement.routes import MOST_EXPERTS
 
 SCHEMA = "eplb-trace/1"
-KEYS = ("schema", "experts", "model_layer", "hidden_layers")
+KEYS = ("schema", "experts", "model_layer", "hidden_layers", "synthetic")
 MOST_LAYERS = 2**12
 """Layers that a header may name: more is damage, not a model."""
+MOST_WORDS = 2**12
+"""Characters that a header may say of a synthetic trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Experts of the model and the layers that the rows are; None = unknown."""
+    """Experts of the model and the layers that the rows are, None = unknown; what made the trace up, '' = it was recorded."""
 
     experts: int | None = None
     layers: Layers = field(default_factory=Layers)
+    synthetic: str = ""
 
     def document(self) -> dict[str, Any]:
         """The header as it is written."""
@@ -35,7 +44,26 @@ class Header:
             "experts": self.experts,
             "model_layer": None if numbers is None else list(numbers),
             "hidden_layers": self.layers.hidden_layers,
+            "synthetic": self.synthetic or None,
         }
+
+    def mark(self, file: TraceFile) -> TraceFile:
+        """The trace that was read under this header; a synthetic one says so in a note too."""
+        if not self.synthetic:
+            return file
+        note = Note(
+            "synthetic",
+            f"this trace is synthetic, not recorded ({self.synthetic})",
+            "use it for tests of scale and of the tools; plan and forecast for a real pool on its own recorded trace",
+        )
+        return replace(file, synthetic=self.synthetic, notes=(note, *file.notes))
+
+
+def made_up(sequences: Iterable[Sequence]) -> tuple[str, Iterator[Sequence]]:
+    """What the first sequence says made it up, '' = nothing does, and all sequences: a header stands before them."""
+    rest = iter(sequences)
+    first = next(rest, None)
+    return ("", rest) if first is None else (first.synthetic, chain((first,), rest))
 
 
 def parse_header(document: Any) -> Header:
@@ -61,7 +89,18 @@ def parse_header(document: Any) -> Header:
             None if numbers is None else tuple(_layer(each, at) for at, each in enumerate(numbers)),
             _whole(document.get("hidden_layers"), "hidden_layers", 1, MOST_LAYERS),
         ),
+        _words(document.get("synthetic")),
     )
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MOST_WORDS:
+        raise FileError(
+            f"synthetic is {str(value)[:80]!a}, expected what made the trace up, in 1 to {MOST_WORDS} printable characters"
+        )
+    return value
 
 
 def _layer(value: Any, at: int) -> int:

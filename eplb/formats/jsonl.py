@@ -22,7 +22,7 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, Sequence, TraceFile, Written
 from eplb.formats.files import head, in_file, lines, parse_json, replacing, steady
-from eplb.formats.header import SCHEMA, Header, parse_header
+from eplb.formats.header import SCHEMA, Header, made_up, parse_header
 from eplb.formats.picks import check_picks
 from eplb.formats.slicing import CountSlice, slices_of, slices_of_counts
 
@@ -58,7 +58,7 @@ def read_sequences(path: Path, options: ReadOptions) -> Iterator[Sequence]:
         header, records = _open(path, options)
         for sequence in _sequences(records, header):
             if options.phase in (None, sequence.phase):
-                yield sequence
+                yield replace(sequence, synthetic=header.synthetic)
 
 
 def _read_trace(path: Path, options: ReadOptions) -> TraceFile:
@@ -75,7 +75,7 @@ def _read_trace(path: Path, options: ReadOptions) -> TraceFile:
             slices = slices_of(_sequences(both, header), chosen)
         else:
             slices = slices_of_counts(_counts(both), chosen)
-        return slices.as_file(NAME, header.layers, options)
+        return header.mark(slices.as_file(NAME, header.layers, options))
 
 
 def _again(first: tuple[int, Any], rest: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
@@ -185,7 +185,7 @@ def _line(document: dict[str, Any]) -> bytes:
 def _write_trace(path: Path, file: TraceFile) -> Written:
     trace, steps = file.trace, file.trace.steps_per_slice
     with replacing(path) as target:
-        target.write(_line(Header(trace.experts, file.layers).document()))
+        target.write(_line(Header(trace.experts, file.layers, file.synthetic).document()))
         for at, counts in enumerate(trace.tokens):
             document = {
                 "counts": counts.tolist(),
@@ -202,8 +202,9 @@ def _write_sequences(
 ) -> Written:
     shape: tuple[int, ...] = ()
     with in_file(path), replacing(path) as target:
-        target.write(_line(Header(experts, layers).document()))
-        for at, sequence in enumerate(sequences):
+        synthetic, known = made_up(sequences)
+        target.write(_line(Header(experts, layers, synthetic).document()))
+        for at, sequence in enumerate(known):
             shape = shape or sequence.picks.shape[1:]
             check_picks(sequence.picks, experts, shape, f"sequence {at}")
             # A request without a token has no shape that a line could show.

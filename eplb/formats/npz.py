@@ -5,7 +5,8 @@ or ``picks``: whole numbers [tokens, layers, top_k], -1 = none, and ``offsets``:
 sequence i = picks[offsets[i]:offsets[i+1]].
 Optional in both: ``model_layer``: int [layers], the model's layer number of every row; ``hidden_layers``: int, layers of the
 model, dense ones included; ``experts``: int, experts of the model; ``domain``: [sequences] or [slices], what each is about;
-``phase``: text [sequences] or [slices], prefill, decode, mixed or '' = unknown. With counts also ``steps``: int [slices].
+``phase``: text [sequences] or [slices], prefill, decode, mixed or '' = unknown; ``synthetic``: text, what made the trace up (a
+trace without it was recorded). With counts also ``steps``: int [slices].
 
 Large arrays are read piece by piece. Picks become slices by the rule of ``slicing``.
 """
@@ -61,7 +62,7 @@ def read_sequences(path: Path, options: ReadOptions) -> Iterator[Sequence]:
             shape = sequence.picks.shape[1:]
             check_picks(sequence.picks, header.experts, shape, f"sequence {at}")
             if options.phase in (None, sequence.phase):
-                yield sequence
+                yield replace(sequence, synthetic=header.synthetic)
 
 
 def _read_trace(path: Path, options: ReadOptions) -> TraceFile:
@@ -73,7 +74,7 @@ def _read_trace(path: Path, options: ReadOptions) -> TraceFile:
             slices = slices_of(_sequences(archive, options), replace(options, experts=header.experts))
         else:
             raise FileError(f"holds {list(archive.names)}, expected counts, or picks and offsets")
-        return slices.as_file(NAME, header.layers, options)
+        return header.mark(slices.as_file(NAME, header.layers, options))
 
 
 def _header(archive: Archive, options: ReadOptions) -> Header:
@@ -88,8 +89,13 @@ def _header(archive: Archive, options: ReadOptions) -> Header:
                 f"{key} is {array.dtype} {list(array.shape)}, expected {'whole numbers [layers]' if dimensions else 'one whole number'}"
             )
         document[key] = array.tolist()
+    words = archive.whole("synthetic")
+    if words is not None:
+        if words.dtype.kind != "U" or words.ndim:
+            raise FileError(f"synthetic is {words.dtype} {list(words.shape)}, expected one text")
+        document["synthetic"] = words.item()
     header = parse_header(document)
-    return header if options.experts is None else Header(options.experts, header.layers)
+    return header if options.experts is None else replace(header, experts=options.experts)
 
 
 def _sequences(archive: Archive, options: ReadOptions) -> Iterator[Sequence]:
@@ -178,7 +184,18 @@ def _recognises(path: Path) -> bool:
 
 
 def _write_trace(path: Path, file: TraceFile) -> Written:
-    write_counts(path, file)
+    steps = file.trace.steps_per_slice
+    slices = (
+        CountSlice(
+            counts,
+            file.domain[at] if file.domain else "",
+            (file.phase[at] or None) if file.phase else None,
+            None if steps is None else int(steps[at]),
+        )
+        for at, counts in enumerate(file.trace.tokens)
+    )
+    header = Header(file.trace.experts, file.layers, file.synthetic)
+    write_counts(path, slices, file.trace.slices, header)
     return Written((path,), ())
 
 

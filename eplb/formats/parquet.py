@@ -17,7 +17,7 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, Sequence, TraceFile, Written
 from eplb.formats.files import head, in_file, opened, parse_json, replacing, steady, tell
-from eplb.formats.header import Header, parse_header
+from eplb.formats.header import Header, made_up, parse_header
 from eplb.formats.picks import check_picks
 from eplb.formats.slicing import CountSlice, slices_of, slices_of_counts
 
@@ -63,7 +63,7 @@ def read_sequences(path: Path, options: ReadOptions) -> Iterator[Sequence]:
             raise FileError("holds counts, expected picks")
         for sequence in _sequences(table, options, header):
             if options.phase in (None, sequence.phase):
-                yield sequence
+                yield replace(sequence, synthetic=header.synthetic)
 
 
 def _read_trace(path: Path, options: ReadOptions) -> TraceFile:
@@ -74,7 +74,7 @@ def _read_trace(path: Path, options: ReadOptions) -> TraceFile:
             slices = slices_of(_sequences(table, options, header), chosen)
         else:
             slices = slices_of_counts(_counts(table, options), chosen)
-        return slices.as_file(NAME, header.layers, options)
+        return header.mark(slices.as_file(NAME, header.layers, options))
 
 
 def _pyarrow() -> Any:
@@ -217,7 +217,7 @@ def _write_trace(path: Path, file: TraceFile) -> Written:
         trace, steps = file.trace, file.trace.steps_per_slice
         fields = {"counts": pyarrow.list_(pyarrow.list_(pyarrow.int64()))}
         fields |= {"domain": pyarrow.string(), "phase": pyarrow.string(), "steps": pyarrow.int64()}
-        with _writer(path, fields, Header(trace.experts, file.layers)) as writer:
+        with _writer(path, fields, Header(trace.experts, file.layers, file.synthetic)) as writer:
             group = _Group(writer)
             for at, counts in enumerate(trace.tokens):
                 group.add(
@@ -238,9 +238,10 @@ def _write_sequences(
         fields = {"picks": pyarrow.list_(pyarrow.list_(pyarrow.list_(pyarrow.int16())))}
         fields |= {"domain": pyarrow.string(), "phase": pyarrow.string()}
         shape: tuple[int, ...] = ()
-        with _writer(path, fields, Header(experts, layers)) as writer:
+        synthetic, known = made_up(sequences)
+        with _writer(path, fields, Header(experts, layers, synthetic)) as writer:
             group = _Group(writer)
-            for at, sequence in enumerate(sequences):
+            for at, sequence in enumerate(known):
                 shape = shape or sequence.picks.shape[1:]
                 check_picks(sequence.picks, experts, shape, f"sequence {at}")
                 # A request without a token has no shape that a cell could show.

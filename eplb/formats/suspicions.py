@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eplb.formats.facts import Note
-from eplb.shapes import like, with_layers
+from eplb.models import like, with_layers
 from placement import violations
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _experts(file: TraceFile, whole: NDArray[np.int64], top_k: int | None) -> It
     if not like(rows, experts) and larger and larger[0].experts - experts <= experts // 4:
         yield Note(
             "experts_unclear",
-            f"no known model with {rows} layers has {experts} experts; {larger[0].name} has {larger[0].experts}",
+            f"no known model with {rows} layers has {experts} experts; {larger[0].title} has {larger[0].experts}",
             f"if the last experts were never picked, give --experts {larger[0].experts}",
         )
 

@@ -11,11 +11,12 @@ from pydantic import ValidationError
 from eplb.config.pools import DaemonConfig, PoolConfig
 from eplb.config.sections import GateConfig, MigrationConfig, Section, SolverConfig, WindowConfig
 from eplb.errors import ReplayError
+from eplb.models import MODELS
 from eplb.replay.changes import start_map
 from eplb.replay.ledger import Price
 from eplb.replay.ours import Ours
 from eplb.replay.policies import EveryN, Never, Oracle, greedy, solver
-from eplb.replay.presets import MACHINES, MODELS, kernels
+from eplb.replay.presets import MACHINES, kernels
 from eplb.replay.schedule import ScheduleOptions
 from placement import Topology
 

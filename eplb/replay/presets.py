@@ -1,6 +1,6 @@
-"""Models and machines as data: what an expert weighs, what a rank's kernels cost, how fast weights arrive.
+"""Machines as data: what a rank's kernels cost with each model, how fast weights arrive.
 
-Sizes are from the models' configurations, machines from NVIDIA aiconfigurator's system files (the H800 from its data sheet).
+Models stand in ``eplb.models``, machines are from NVIDIA aiconfigurator's system files (the H800 from its data sheet).
 Only the kernels of one H200 with DeepSeek-V3 were fitted to measurements; every other pair is scaled from them and says so.
 """
 
@@ -9,28 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eplb.models import MODELS
 from placement.cost import H200_DEEPSEEK_V3_FP8, H200_DEEPSEEK_V3_FP8_DECODE
 
 if TYPE_CHECKING:
+    from eplb.models import Model
     from placement.cost import Roofline
-
-BYTES_PER_PARAMETER = {"bf16": 2.0, "fp8": 1.0, "mxfp4": 0.53125}
-"""Scales included, except those of fp8 blocks, which are below 0.1 %."""
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model's routed experts: three matrices of ``hidden`` x ``inter`` parameters each, stored as ``dtype``."""
-
-    name: str
-    hidden: int
-    inter: int
-    dtype: str
-
-    @property
-    def bytes_per_expert(self) -> int:
-        """All tensors of one expert of one layer."""
-        return round(3 * self.hidden * self.inter * BYTES_PER_PARAMETER[self.dtype])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +36,6 @@ class Machine:
         """Rate at which weights reach a rank of an EP group of this size, bytes a second."""
         return 1e9 * (self.link_gb_s if ranks <= self.domain_ranks else self.far_gb_s)
 
-
-MODELS = {
-    model.name: model
-    for model in (
-        Model("gpt-oss-20b", 2880, 2880, "mxfp4"),
-        Model("gpt-oss-120b", 2880, 2880, "mxfp4"),
-        Model("deepseek-v2-lite", 2048, 1408, "bf16"),
-        Model("deepseek-v3", 7168, 2048, "fp8"),
-        Model("glm-4.5", 5120, 1536, "fp8"),
-        Model("kimi-k2", 7168, 2048, "fp8"),
-        Model("qwen3-30b-a3b", 2048, 768, "fp8"),
-        Model("qwen3-235b-a22b", 4096, 1536, "fp8"),
-    )
-}
 
 MACHINES = {
     machine.name: machine

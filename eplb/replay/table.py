@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eplb.replay.presets import MODELS
+from eplb.models import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -2,7 +2,8 @@
 
 import pytest
 
-from eplb.replay.presets import MACHINES, MODELS, kernels
+from eplb.models import MODELS
+from eplb.replay.presets import MACHINES, kernels
 from placement.cost import H200_DEEPSEEK_V3_FP8_DECODE
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eplb.shapes import SHAPES, like, with_layers
 from eplb.skew import floor_ratio, id_order, id_order_ratio, skew_of
 from placement import LoadTrace, Topology
 
@@ -53,17 +52,3 @@ def test_id_order_puts_neighbours_on_one_rank():
     assert id_order_ratio(trace, 2) == pytest.approx(6 / 4)
     order = id_order(trace, Topology.uniform(ranks=2, nodes=1, slots_per_rank=3))
     assert order.physical_to_logical.tolist() == [[0, 1, 2, 3, 0, 1]]
-
-
-def test_a_shape_is_known_by_its_moe_layers_or_by_all_layers():
-    """A file may hold rows for dense layers too; top-k decides between models that differ in nothing else."""
-    assert [shape.name for shape in like(26, 64)] == ["DeepSeek-V2-Lite"]
-    assert [shape.name for shape in like(27, 64, 6)] == ["DeepSeek-V2-Lite"]
-    assert like(26, 64, 8) == ()
-    assert [shape.experts for shape in with_layers(60, None, 200)] == sorted(
-        shape.experts for shape in with_layers(60, None, 200)
-    )
-    for shape in SHAPES:
-        assert shape in like(shape.layers, shape.experts, shape.top_k)
-        assert shape.top_k < shape.experts
-        assert shape.layers <= shape.hidden_layers
