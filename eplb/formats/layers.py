@@ -1,9 +1,11 @@
-"""Which layers of the model the rows of a trace or a map are: what the file says, and what a person says of it."""
+"""What is known of a trace or a map: what the file says, and what a person says of it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from eplb.errors import FileError
-from eplb.formats.facts import Layers
+from eplb.formats.facts import Layers, MapFacts
 
 
 def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
@@ -32,6 +34,19 @@ def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
             f"draft layers are {_short(drafts)}, expected different numbers from {low} on: they come after the model's own layers"
         )
     return Layers(numbers, hidden, drafts)
+
+
+def told(facts: MapFacts, **found: int | None) -> MapFacts:
+    """``facts``, filled up with what a file says of its ``ranks``, ``nodes`` or ``experts``; None = it does not say.
+
+    Raises:
+        FileError: a person says something else than the file.
+    """
+    for name, value in found.items():
+        asked = getattr(facts, name)
+        if None not in (asked, value) and asked != value:
+            raise FileError(f"the map is for {value} {name}, asked for {asked}: leave --{name} away")
+    return replace(facts, **{name: value for name, value in found.items() if value is not None})
 
 
 def _short(numbers: tuple[int, ...]) -> str:

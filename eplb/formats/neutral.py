@@ -23,7 +23,7 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Written
 from eplb.formats.files import head, in_file, parse_json, read_text, steady, write_text
-from eplb.formats.layers import layers_of
+from eplb.formats.layers import layers_of, told
 from placement import Placement, Topology, violations
 
 if TYPE_CHECKING:
@@ -257,11 +257,8 @@ def _recognises(path: Path) -> bool:
 
 def _read(path: Path, facts: MapFacts) -> NeutralMap:
     neutral = read_map(path, live=True)
-    for key in ("ranks", "nodes", "experts"):
-        asked, found = getattr(facts, key), getattr(neutral, key)
-        if asked is not None and asked != found:
-            raise FileError(f"{path}: the map is for {found} {key}, asked for {asked}")
     with in_file(path):
+        told(facts, ranks=neutral.ranks, nodes=neutral.nodes, experts=neutral.experts)
         layers = layers_of(neutral.layers, facts.layers, neutral.placement.physical_to_logical.shape[0])
     return replace(
         neutral,

@@ -32,3 +32,16 @@ def shown(value: Any) -> str:
     except Exception:  # noqa: BLE001 - a number of too many digits, or a foreign object
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def some(value: Any, where: str, of: str) -> list[Any]:
+    """A list of a document with at least one member.
+
+    Raises:
+        FileError: names the place, what was found and what was expected.
+    """
+    if not isinstance(value, list):
+        raise FileError(f"{where} is a {type(value).__name__}, expected a list of {of}")
+    if not value:
+        raise FileError(f"{where} is an empty list, expected {of}")
+    return value

@@ -21,7 +21,7 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.files import in_file, read_bytes, read_json, write_text
-from eplb.formats.layers import layers_of
+from eplb.formats.layers import layers_of, told
 from eplb.formats.map_rules import check_sound, identity_row, map_of
 from eplb.formats.model_rows import listed
 from eplb.formats.neutral import POOL_KEYS, NeutralMap
@@ -92,16 +92,11 @@ def _known(path: Path, facts: MapFacts) -> MapFacts:
     if not all(isinstance(numbers, list) and _all_whole(numbers) for numbers in found):
         raise FileError(f"{beside.name} beside it names no layers: move it away")
     numbers, drafts = (tuple(each) for each in found if each is not None)
-    return MapFacts(
-        ranks=facts.ranks or pool["ranks"],
-        nodes=facts.nodes or pool["nodes"],
-        experts=facts.experts or pool["experts"],
-        layers=Layers(
-            facts.layers.model_layer or numbers,
-            facts.layers.hidden_layers,
-            facts.layers.draft_layers or drafts,
-        ),
+    layers = Layers(
+        facts.layers.model_layer or numbers, facts.layers.hidden_layers, facts.layers.draft_layers or drafts
     )
+    known = told(facts, ranks=pool["ranks"], nodes=pool["nodes"], experts=pool["experts"])
+    return replace(known, layers=layers)
 
 
 def _all_whole(values: list[Any]) -> bool:
@@ -118,6 +113,20 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
     Raises:
         FileError: the layers are not known (names the flags), the map breaks a rule of the engine, or the files cannot be written.
     """
+    numbers, hidden = check_map(path, neutral)
+    text = _text(neutral, numbers, hidden)
+    # The map first: a reader never sees a description of a map that is not there yet.
+    write_text(path, text)
+    write_text(_meta_path(path), _meta(neutral, text))
+    return Written((path, _meta_path(path)), _start_with(path, neutral), tuple(_notes(neutral)))
+
+
+def check_map(path: Path, neutral: NeutralMap) -> tuple[tuple[int, ...], int]:
+    """Refuse what the engine would stop on or take wrongly in silence; else the model layer of every row, and the layers of the model.
+
+    Raises:
+        FileError: see ``write_map``.
+    """
     if path.suffix != ".json":
         raise FileError(f"{path}: SGLang reads a map from a name that ends with .json, not {path.suffix!r}")
     if neutral.model_layer is None or neutral.hidden_layers is None:
@@ -131,11 +140,7 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
     with in_file(path):
         layers_of(neutral.layers, Layers(), neutral.placement.layers)
         check_sound(neutral)
-    text = _text(neutral, neutral.model_layer, neutral.hidden_layers)
-    # The map first: a reader never sees a description of a map that is not there yet.
-    write_text(path, text)
-    write_text(_meta_path(path), _meta(neutral, text))
-    return Written((path, _meta_path(path)), _start_with(path, neutral), tuple(_notes(neutral)))
+    return neutral.model_layer, neutral.hidden_layers
 
 
 def _text(neutral: NeutralMap, numbers: tuple[int, ...], hidden: int) -> str:
@@ -220,5 +225,6 @@ FORMATS = (
         recognises,
         read_map=read_map,
         write_map=write_map,
+        check_map=check_map,
     ),
 )

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from eplb.errors import FileError
 from eplb.formats import files, registry, vllm_ascend
 from eplb.formats.facts import Layers, MapFacts
-from eplb.formats.maps import differing_slots, in_place
 from eplb.formats.neutral import NeutralMap
+from eplb.formats.same_pool import differing_slots, in_place
 from placement import Placement
 
 LITERAL = (
@@ -95,7 +95,7 @@ def test_facts_of_the_person_complete_the_map():
         (MapFacts(nodes=3), "3 nodes for 2 ranks"),
         (MapFacts(nodes=0), "0 nodes for 2 ranks"),
         (MapFacts(experts=5), "expert 4 has no slot"),
-        (MapFacts(experts=3), "holds expert 3, there are 3"),
+        (MapFacts(experts=3), "slot 0 is 3, expected an expert, 0..2"),
         (MapFacts(experts=7), "7 experts (highest id 3) do not fit into 6 slots"),
         (MapFacts(layers=Layers((3, 4))), "--moe-layers"),
         (MapFacts(layers=Layers((3,), 3)), "--hidden-layers"),
@@ -130,7 +130,7 @@ def test_an_id_is_a_whole_number(value):
         (cards([[], []]), "device_expert is an empty list"),
         (cards([[0, 1], [1, 1]]), "holds expert 1 a second time on its rank"),
         (cards([[0, 1], [1, 3]]), "expert 2 has no slot"),
-        (cards([[0, 1], [1, 9]]), "layer 0, slot 3 holds 9"),
+        (cards([[0, 1], [1, 9]]), "layer 0, slot 3 is 9"),
         (cards([[0, 1], [2, 3]], [[0, 1, 2], [1, 2, 3]]), "layer 1, device 0 holds 3 experts, layer 0"),
         (cards([[0, 1], [2, 3]], [[0, 1, 2, 3]]), "layer 1 has 1 devices, layer 0 has 2"),
     ],
@@ -307,7 +307,7 @@ def test_shares_are_left_out_and_that_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "experts", "part"),
     [
-        ([[0, 1, -1, 2]], 3, "layer 0, slot 2 holds -1"),
+        ([[0, 1, -1, 2]], 3, "slot 2 of row 0 is empty"),
         ([[0, 0, 1, 2]], 3, "a second time on its rank"),
         ([[0, 1, 1, 0]], 3, "expert 2 has no slot"),
         ([[0, 1, 2, 3]], 6, "6 experts (highest id 3) do not fit into 4 slots"),
