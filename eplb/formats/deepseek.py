@@ -22,7 +22,7 @@ from eplb.errors import FileError
 from eplb.formats import files, tensors
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.layers import layers_of
-from eplb.formats.map_rules import check_sound, map_of
+from eplb.formats.map_rules import check_sound, map_of, uneven_shares
 from eplb.formats.members import open_archive
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _notes(neutral: NeutralMap) -> tuple[Note, ...]:
             f"read it back with --ranks {neutral.ranks}",
         )
     ]
-    if neutral.placement.shares is not None:
+    if uneven_shares(neutral):
         notes.append(Note("shares_dropped", "tensors of this kind have no shares; the map's are left out"))
     return tuple(notes)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eplb.errors import FileError
-from eplb.formats.neutral import NeutralMap
+from eplb.formats.neutral import SHARE_ERROR, NeutralMap
 from placement import EMPTY, Placement, violations
 from placement.topology import MOST_SLOTS
 
@@ -101,3 +101,11 @@ def _layer(neutral: NeutralMap, row: int) -> str:
 def identity_row(slots: int, experts: int) -> list[int]:
     """The row that engines start with: every expert in turn, and again in the redundant slots."""
     return [slot % experts for slot in range(slots)]
+
+
+def uneven_shares(neutral: NeutralMap) -> bool:
+    """Whether some replica is to get another share than 1 / copies, which no file of these engines can say."""
+    shares, rows = neutral.placement.shares, neutral.placement.physical_to_logical
+    copies = neutral.placement.replicas(neutral.experts)
+    even = 1 / np.maximum(copies, 1)[np.arange(len(rows))[:, None], np.maximum(rows, 0)]
+    return shares is not None and bool((np.abs(shares - even) > SHARE_ERROR)[rows >= 0].any())

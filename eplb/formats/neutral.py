@@ -23,7 +23,7 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Written
 from eplb.formats.files import head, in_file, parse_json, read_text, steady, write_text
-from eplb.formats.layers import layers_of, told
+from eplb.formats.layers import layers_of, told, told_layers
 from placement import Placement, Topology, violations
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def _read(path: Path, facts: MapFacts) -> NeutralMap:
     neutral = read_map(path, live=True)
     with in_file(path):
         told(facts, ranks=neutral.ranks, nodes=neutral.nodes, experts=neutral.experts)
-        layers = layers_of(neutral.layers, facts.layers, neutral.placement.physical_to_logical.shape[0])
+        layers = layers_of(told_layers(neutral.layers, facts.layers), Layers(), neutral.placement.layers)
     return replace(
         neutral,
         model_layer=layers.model_layer,

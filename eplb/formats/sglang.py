@@ -16,13 +16,11 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.files import in_file, read_bytes, read_json, write_text
-from eplb.formats.layers import layers_of, told
-from eplb.formats.map_rules import check_sound, identity_row, map_of
+from eplb.formats.layers import layers_of, told, told_layers
+from eplb.formats.map_rules import check_sound, identity_row, map_of, uneven_shares
 from eplb.formats.model_rows import listed
 from eplb.formats.neutral import POOL_KEYS, NeutralMap
 from eplb.formats.plain_values import shown
@@ -92,9 +90,7 @@ def _known(path: Path, facts: MapFacts) -> MapFacts:
     if not all(isinstance(numbers, list) and _all_whole(numbers) for numbers in found):
         raise FileError(f"{beside.name} beside it names no layers: move it away")
     numbers, drafts = (tuple(each) for each in found if each is not None)
-    layers = Layers(
-        facts.layers.model_layer or numbers, facts.layers.hidden_layers, facts.layers.draft_layers or drafts
-    )
+    layers = told_layers(Layers(numbers, None, drafts), facts.layers)
     known = told(facts, ranks=pool["ranks"], nodes=pool["nodes"], experts=pool["experts"])
     return replace(known, layers=layers)
 
@@ -186,12 +182,12 @@ def _notes(neutral: NeutralMap) -> list[Note]:
                 "nearest_replica",
                 "with an all-to-all backend SGLang sends a token to the replica on its own rank or node, so replicas do not share "
                 "evenly",
-                "score the map under the dispatch rule nearest before you decide",
+                "plan and score with --dispatch sglang",
             )
         )
-    if neutral.placement.shares is not None and _uneven(neutral):
+    if uneven_shares(neutral):
         notes.append(
-            Note("shares_unused", "SGLang takes no shares of replicas: those of this map are left out")
+            Note("shares_dropped", "SGLang takes no shares of replicas: those of this map are left out")
         )
     if dense:
         notes.append(
@@ -208,14 +204,6 @@ def _notes(neutral: NeutralMap) -> list[Note]:
             )
         )
     return notes
-
-
-def _uneven(neutral: NeutralMap) -> bool:
-    """Whether some replica is to get another share than 1 / copies."""
-    shares, rows = neutral.placement.shares, neutral.placement.physical_to_logical
-    copies = neutral.placement.replicas(neutral.experts)
-    even = 1 / np.maximum(copies, 1)[np.arange(len(rows))[:, None], np.maximum(rows, 0)]
-    return shares is not None and bool((np.abs(shares - even) > 1e-9)[rows >= 0].any())
 
 
 FORMATS = (

@@ -24,7 +24,7 @@ from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.files import head, in_file, read_text, steady, write_text
 from eplb.formats.layers import layers_of, told
-from eplb.formats.map_rules import check_sound, identity_row, map_of
+from eplb.formats.map_rules import check_sound, identity_row, map_of, uneven_shares
 from eplb.formats.model_rows import listed
 from eplb.formats.plain_values import shown, whole
 
@@ -154,7 +154,7 @@ def _wanted(
             )
         if here - asked:
             raise FileError(
-                f"has rows for layers {listed(here - asked)}, which are no MoE layers of the model: take them out or mend --moe-layers"
+                f"has rows for layers {listed(here - asked)}, which are no MoE layers of the model: name those of a draft model with --draft-layers, else take them out or mend --moe-layers"
             )
     if not own:
         raise FileError(f"has rows for draft layers {listed(numbers)} alone")
@@ -243,6 +243,10 @@ def _notes(neutral: NeutralMap) -> list[Note]:
                 "layers_between",
                 f"layers {listed(between)} have no row: the engine stops if one of them is a MoE layer",
             )
+        )
+    if uneven_shares(neutral):
+        notes.append(
+            Note("shares_dropped", "TensorRT-LLM takes no shares of replicas: those of this map are left out")
         )
     if neutral.draft_layers:
         notes.append(

@@ -23,7 +23,7 @@ from eplb.errors import FileError
 from eplb.formats import files
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.layers import layers_of, told
-from eplb.formats.map_rules import check_sound, map_of
+from eplb.formats.map_rules import check_sound, map_of, uneven_shares
 from eplb.formats.plain_values import some, whole
 from eplb.formats.same_pool import differing_slots
 
@@ -215,7 +215,7 @@ def _notes(neutral: NeutralMap) -> tuple[Note, ...]:
             "give the draft model the same redundant experts",
         ),
     ]
-    if neutral.placement.shares is not None:
+    if uneven_shares(neutral):
         notes.append(
             Note(
                 "shares_dropped",

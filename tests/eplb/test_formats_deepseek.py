@@ -157,7 +157,7 @@ def test_the_ranks_must_be_given_and_fit(tmp_path):
 
 def test_shares_are_left_out_and_that_is_said(tmp_path):
     """The tensors have no place for them."""
-    shares = [[0.5, 0.5, 1.0, 1.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0, 0.5, 0.5]]
+    shares = [[0.7, 0.5, 1.0, 1.0, 0.3, 0.5], [0.5, 0.5, 1.0, 1.0, 0.5, 0.5]]
     written = deepseek.write_map(tmp_path / "m.npz", neutral(shares=shares))
     assert "shares_dropped" in {note.code for note in written.notes}
 

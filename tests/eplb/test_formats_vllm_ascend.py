@@ -299,7 +299,7 @@ def test_how_to_start_the_engine_is_exact(tmp_path):
 
 def test_shares_are_left_out_and_that_is_said(tmp_path):
     """The engine gives each source rank one replica."""
-    shares = [[0.5, 0.5, 1.0, 1.0, 0.5, 0.5]]
+    shares = [[0.7, 0.5, 1.0, 1.0, 0.3, 0.5]]
     written = vllm_ascend.write_map(tmp_path / "m.json", neutral([[3, 1, 2, 0, 3, 1]], shares=shares))
     assert "shares_dropped" in {note.code for note in written.notes}
 
