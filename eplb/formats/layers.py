@@ -61,7 +61,8 @@ def told_layers(found: Layers, asked: Layers) -> Layers:
         ours, theirs = getattr(found, name), getattr(asked, name)
         if None not in (ours, theirs) and ours != theirs:
             raise FileError(
-                f"{name} is {_shown(ours)} in the map, asked for {_shown(theirs)}: leave {flag} away"
+                f"{name} is {_shown(ours)} in the map, asked for {_shown(theirs)}: it is of other layers, or "
+                f"leave {flag} away"
             )
     return Layers(
         asked.model_layer if found.model_layer is None else found.model_layer,
