@@ -10,14 +10,8 @@ import click
 import numpy as np
 
 from eplb.cli.layer_options import layers_from
-from eplb.cli.map_files import (
-    check_target,
-    note_lines,
-    notes_report,
-    write_map,
-    written_lines,
-    written_report,
-)
+from eplb.cli.map_files import check_target, write_map, written_lines, written_report
+from eplb.cli.printing import note_lines, notes_report
 from eplb.cli.progress import say
 from eplb.cli.trace_options import FILE, PATH, RANKS, read_options, trace_options
 from eplb.errors import FileError

@@ -11,8 +11,9 @@ import click
 import numpy as np
 
 from eplb.cli.layer_options import layers_from
-from eplb.cli.map_files import note_lines, notes_report, read_beside
-from eplb.cli.place_report import fan_out_lines, fan_out_report, inputs, number, shown
+from eplb.cli.map_files import read_beside
+from eplb.cli.place_report import fan_out_lines, fan_out_report, inputs
+from eplb.cli.printing import note_lines, notes_report, number, shown
 from eplb.cli.trace_options import FILE, PATH, RANKS, for_ranks, load, top_k_of, trace_options
 from eplb.formats.facts import Layers, MapFacts
 from eplb.formats.registry import read_map

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
 from eplb.cli.layer_options import layers_from
+from eplb.cli.printing import notes_report, number
 from eplb.cli.progress import say
 from eplb.cli.trace_options import PATH, RANKS, read_options, top_k_of, trace_options
 from eplb.errors import FileError
@@ -21,10 +21,9 @@ from eplb.shapes import like
 from eplb.skew import TOP_EXPERTS, floor_ratio, id_order_ratio, skew_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
-    from eplb.formats.facts import Format, Layers, Note
+    from eplb.formats.facts import Format, Layers
     from eplb.formats.neutral import NeutralMap
 
 SAMPLED_TOKENS = 64
@@ -96,8 +95,8 @@ def _trace_report(file: TraceFile, options: dict[str, Any]) -> dict[str, Any]:
         "skew": _skew(file),
         "pool": None if options["ranks"] is None else _pool(file, options["ranks"], top_k),
         "live_map": file.live_map is not None,
-        "suspicions": _notes(trace_suspicions(file, top_k)),
-        "notes": _notes(file.notes),
+        "suspicions": notes_report(trace_suspicions(file, top_k)),
+        "notes": notes_report(file.notes),
     }
 
 
@@ -117,10 +116,10 @@ def _counted(names: tuple[str, ...] | None) -> dict[str, int] | None:
 def _skew(file: TraceFile) -> dict[str, Any]:
     found = skew_of(file.trace)
     return {
-        "hottest_ratio": _number(found.hottest_ratio),
+        "hottest_ratio": number(found.hottest_ratio),
         "top_experts": min(TOP_EXPERTS, file.trace.experts),
-        "top_share": _number(found.top_share),
-        "gini": _number(found.gini),
+        "top_share": number(found.top_share),
+        "gini": number(found.gini),
         "zero_cells": found.zero_cells,
         "cells": found.cells,
     }
@@ -129,8 +128,8 @@ def _skew(file: TraceFile) -> dict[str, Any]:
 def _pool(file: TraceFile, ranks: int, top_k: int | None) -> dict[str, Any]:
     return {
         "ranks": ranks,
-        "id_order_ratio": _number(id_order_ratio(file.trace, ranks)),
-        "floor_ratio": None if top_k is None else _number(floor_ratio(file.trace, ranks, top_k)),
+        "id_order_ratio": number(id_order_ratio(file.trace, ranks)),
+        "floor_ratio": None if top_k is None else number(floor_ratio(file.trace, ranks, top_k)),
     }
 
 
@@ -150,17 +149,9 @@ def _map_report(neutral: NeutralMap) -> dict[str, Any]:
         "empty_slots": int((rows < 0).sum()),
         "replicas": {str(size): int(count) for size, count in zip(sizes, experts, strict=True)},
         "shares": neutral.placement.shares is not None,
-        "suspicions": _notes(map_suspicions(neutral)),
+        "suspicions": notes_report(map_suspicions(neutral)),
         "notes": [],
     }
-
-
-def _notes(notes: Iterable[Note]) -> list[dict[str, str]]:
-    return [{"code": note.code, "sentence": note.sentence, "fix": note.fix} for note in notes]
-
-
-def _number(value: float) -> float | None:
-    return None if isnan(value) else round(value, 6)
 
 
 def _trace_lines(report: dict[str, Any]) -> list[str]:
@@ -211,11 +202,11 @@ def _first_lines(report: dict[str, Any]) -> list[str]:
 def _runs(numbers: list[int]) -> str:
     """Layer numbers, runs shortened: 1-26."""
     runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
+    for layer in numbers:
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
         else:
-            runs.append([number, number])
+            runs.append([layer, layer])
     shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:SHOWN_LAYERS]]
     return ",".join(shown) + (",..." if len(runs) > SHOWN_LAYERS else "")
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eplb.cli.printing import note_lines, notes_report
 from eplb.errors import FileError
 from eplb.formats import registry
 from eplb.formats.facts import MapFacts
 from placement import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
-    from eplb.formats.facts import Note, TraceFile, Written
+    from eplb.formats.facts import TraceFile, Written
     from eplb.formats.neutral import NeutralMap
 
 
@@ -87,11 +87,6 @@ def written_report(written: Written, name: str) -> dict[str, Any]:
     }
 
 
-def notes_report(notes: Iterable[Note]) -> list[dict[str, str]]:
-    """Notes as JSON."""
-    return [{"code": note.code, "sentence": note.sentence, "fix": note.fix} for note in notes]
-
-
 def written_lines(written: dict[str, Any]) -> list[str]:
     """The same as lines of text; ``written``: a ``written_report``."""
     first, *others = written["files"]
@@ -101,14 +96,4 @@ def written_lines(written: dict[str, Any]) -> list[str]:
         f"{'start with' if at == 0 else '':<10} {line}" for at, line in enumerate(written["start_with"])
     )
     lines.extend(note_lines(written["notes"]))
-    return lines
-
-
-def note_lines(notes: Iterable[dict[str, str]]) -> list[str]:
-    """Notes as lines of text."""
-    lines: list[str] = []
-    for note in notes:
-        lines.append(f"note       {note['code']}: {note['sentence']}")
-        if note.get("fix"):
-            lines.append(f"           fix: {note['fix']}")
     return lines

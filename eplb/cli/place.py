@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +25,7 @@ from eplb.offline.redundancy import choose, resized, slots_for
 from eplb.skew import id_order
 from placement import Limits, Topology, least_redundancy
 from placement.models import EFFORTS
+from placement.policy import resolve
 from placement.topology import POLICIES
 from placement.traffic import DISPATCHERS
 
@@ -152,6 +154,10 @@ def _check_usage(options: dict[str, Any]) -> None:
         raise click.UsageError(
             "--redundant auto chooses slots for a new pool; a live map (--current) has its own"
         )
+    if options["holdout"] is not None and isnan(options["holdout"]):
+        raise click.UsageError(
+            "--holdout is no number; give the part of the slices to hold out, such as 0.25"
+        )
     if options["policy"] == "hierarchical" and options["groups"] is None:
         raise click.UsageError(
             "--policy hierarchical keeps router groups whole; give their number with --groups"
@@ -173,6 +179,9 @@ def _ask(options: dict[str, Any], file: TraceFile, live: NeutralMap | None) -> A
         expert_groups=options["groups"] or 0,
         policy=options["policy"],
     )
+    if options["redundant"] != AUTO:
+        resolve(topology, file.trace.experts)
+        topology.check_holds(file.trace.experts)
     if live is not None and live.placement.slots != topology.slots:
         raise FileError(
             f"{options['current']}: the map has {live.slots_per_rank} slots a rank, asked for "

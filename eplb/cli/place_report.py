@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from eplb.cli.map_files import note_lines, notes_report, written_lines
+from eplb.cli.map_files import written_lines
+from eplb.cli.printing import note_lines, notes_report, number, shown
 from eplb.offline.redundancy import TOLERANCE
 
 if TYPE_CHECKING:
@@ -96,16 +96,6 @@ def fan_out_report(found: FanOut) -> dict[str, Any]:
         "after": number(found.after),
         "random": number(found.random),
     }
-
-
-def number(value: float | None) -> float | None:
-    """A number for JSON; NaN = unknown is null."""
-    return None if value is None or isnan(value) else round(value, 6)
-
-
-def shown(value: float | None) -> str:
-    """A ratio as text."""
-    return "unknown" if value is None else f"{value:.4f}"
 
 
 def place_text(report: dict[str, Any]) -> str:
