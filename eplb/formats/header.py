@@ -12,6 +12,7 @@ from typing import Any
 
 from eplb.errors import FileError
 from eplb.formats.facts import Layers
+from eplb.formats.plain_values import whole
 from placement.routes import MOST_EXPERTS
 
 SCHEMA = "eplb-trace/1"
@@ -72,8 +73,4 @@ def _layer(value: Any, at: int) -> int:
 
 
 def _whole(value: Any, where: str, least: int, most: int) -> int | None:
-    if value is None:
-        return None
-    if type(value) is not int or not least <= value <= most:
-        raise FileError(f"{where} is {str(value)[:80]}, expected a whole number in {least}..{most}")
-    return value
+    return None if value is None else whole(value, where, least, most)
