@@ -4,58 +4,42 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from math import isnan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
-from eplb.cli.layer_options import layer_options, layers_from
-from eplb.cli.progress import progress, say
+from eplb.cli.layer_options import layers_from
+from eplb.cli.printing import notes_report, number
+from eplb.cli.progress import say
+from eplb.cli.trace_options import PATH, RANKS, read_options, top_k_of, trace_options
 from eplb.errors import FileError
 from eplb.formats import registry
-from eplb.formats.facts import PHASES, SEQUENCES_PER_SLICE, MapFacts, ReadOptions, TraceFile
+from eplb.formats.facts import MapFacts, TraceFile
 from eplb.formats.suspicions import map_suspicions, trace_suspicions
 from eplb.models import like
 from eplb.skew import TOP_EXPERTS, floor_ratio, id_order_ratio, skew_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from pathlib import Path
 
-    from eplb.formats.facts import Format, Layers, Note
+    from eplb.formats.facts import Format, Layers
     from eplb.formats.neutral import NeutralMap
 
-RANKS_MAX = 4096
 SAMPLED_TOKENS = 64
 """Tokens whose sets are kept, to learn top-k from them."""
 SHOWN_LAYERS = 6
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--from", "name", metavar="FORMAT", help="Format of FILE, where it is not recognised.")
+@click.argument("file", type=PATH)
+@trace_options
 @click.option(
     "--ranks",
-    type=click.IntRange(1, RANKS_MAX),
+    type=RANKS,
     help="Of a trace: show the ratio at id order. Of a map that does not name them: its ranks.",
 )
-@click.option("--nodes", type=click.IntRange(1, RANKS_MAX), help="Nodes of a map that does not name them.")
-@click.option(
-    "--experts", type=click.IntRange(min=1), help="Experts of the model, if FILE does not name the last ones."
-)
-@click.option(
-    "--top-k", type=click.IntRange(min=1), help="Experts that a token picks in a layer, if FILE holds counts."
-)
-@click.option(
-    "--sequences-per-slice",
-    type=click.IntRange(min=1),
-    default=SEQUENCES_PER_SLICE,
-    show_default=True,
-    help="Sequences of one domain and phase that make one slice of a trace of picks.",
-)
-@click.option("--phase", type=click.Choice(PHASES), help="Look at slices of this phase only.")
-@layer_options
+@click.option("--nodes", type=RANKS, help="Nodes of a map that does not name them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def inspect(file: Path, as_json: bool, **options: Any) -> None:
     """Say what FILE (a trace or a map, in any known format) is, and what looks wrong with it."""
@@ -80,17 +64,7 @@ def _read(path: Path, form: Format, options: dict[str, Any]) -> TraceFile | Neut
     if form.read_trace is None:
         return registry.read_map(path, facts, form.name)
     try:
-        return form.read_trace(
-            path,
-            ReadOptions(
-                experts=experts,
-                layers=layers,
-                phase=options["phase"],
-                sequences_per_slice=options["sequences_per_slice"],
-                most_routes=SAMPLED_TOKENS,
-                progress=progress(f"reading {path.name}"),
-            ),
-        )
+        return form.read_trace(path, read_options(path, options, SAMPLED_TOKENS))
     except FileError as error:
         if form.read_map is None:
             raise
@@ -102,7 +76,7 @@ def _read(path: Path, form: Format, options: dict[str, Any]) -> TraceFile | Neut
 
 def _trace_report(file: TraceFile, options: dict[str, Any]) -> dict[str, Any]:
     trace = file.trace
-    top_k, top_k_from = _top_k(file, options["top_k"])
+    top_k, top_k_from = top_k_of(file, options["top_k"])
     say(f"measuring {trace.layers} layers x {trace.experts} experts in {trace.slices} slices")
     steps = trace.steps_per_slice
     return {
@@ -121,18 +95,9 @@ def _trace_report(file: TraceFile, options: dict[str, Any]) -> dict[str, Any]:
         "skew": _skew(file),
         "pool": None if options["ranks"] is None else _pool(file, options["ranks"], top_k),
         "live_map": file.live_map is not None,
-        "suspicions": _notes(trace_suspicions(file, top_k)),
-        "notes": _notes(file.notes),
+        "suspicions": notes_report(trace_suspicions(file, top_k)),
+        "notes": notes_report(file.notes),
     }
-
-
-def _top_k(file: TraceFile, given: int | None) -> tuple[int | None, str]:
-    if given is not None:
-        return given, "the command line"
-    if file.trace.routes is not None:
-        return file.trace.routes.top_k, "the picks"
-    guesses = {model.top_k for model in like(file.trace.layers, file.trace.experts)}
-    return (guesses.pop(), "the model guess") if len(guesses) == 1 else (None, "")
 
 
 def _layers(layers: Layers, rows: int) -> dict[str, Any]:
@@ -151,10 +116,10 @@ def _counted(names: tuple[str, ...] | None) -> dict[str, int] | None:
 def _skew(file: TraceFile) -> dict[str, Any]:
     found = skew_of(file.trace)
     return {
-        "hottest_ratio": _number(found.hottest_ratio),
+        "hottest_ratio": number(found.hottest_ratio),
         "top_experts": min(TOP_EXPERTS, file.trace.experts),
-        "top_share": _number(found.top_share),
-        "gini": _number(found.gini),
+        "top_share": number(found.top_share),
+        "gini": number(found.gini),
         "zero_cells": found.zero_cells,
         "cells": found.cells,
     }
@@ -163,8 +128,8 @@ def _skew(file: TraceFile) -> dict[str, Any]:
 def _pool(file: TraceFile, ranks: int, top_k: int | None) -> dict[str, Any]:
     return {
         "ranks": ranks,
-        "id_order_ratio": _number(id_order_ratio(file.trace, ranks)),
-        "floor_ratio": None if top_k is None else _number(floor_ratio(file.trace, ranks, top_k)),
+        "id_order_ratio": number(id_order_ratio(file.trace, ranks)),
+        "floor_ratio": None if top_k is None else number(floor_ratio(file.trace, ranks, top_k)),
     }
 
 
@@ -184,17 +149,9 @@ def _map_report(neutral: NeutralMap) -> dict[str, Any]:
         "empty_slots": int((rows < 0).sum()),
         "replicas": {str(size): int(count) for size, count in zip(sizes, experts, strict=True)},
         "shares": neutral.placement.shares is not None,
-        "suspicions": _notes(map_suspicions(neutral)),
+        "suspicions": notes_report(map_suspicions(neutral)),
         "notes": [],
     }
-
-
-def _notes(notes: Iterable[Note]) -> list[dict[str, str]]:
-    return [{"code": note.code, "sentence": note.sentence, "fix": note.fix} for note in notes]
-
-
-def _number(value: float) -> float | None:
-    return None if isnan(value) else round(value, 6)
 
 
 def _trace_lines(report: dict[str, Any]) -> list[str]:
@@ -245,11 +202,11 @@ def _first_lines(report: dict[str, Any]) -> list[str]:
 def _runs(numbers: list[int]) -> str:
     """Layer numbers, runs shortened: 1-26."""
     runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
+    for layer in numbers:
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
         else:
-            runs.append([number, number])
+            runs.append([layer, layer])
     shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:SHOWN_LAYERS]]
     return ",".join(shown) + (",..." if len(runs) > SHOWN_LAYERS else "")
 

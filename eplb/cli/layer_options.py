@@ -1,4 +1,4 @@
-"""The two options that say which layers of the model the rows of a file are."""
+"""The options that say which layers of the model the rows of a file are."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _LayerNumbers(click.ParamType[tuple[int, ...]]):
 
 
 def layer_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--moe-layers`` and ``--hidden-layers`` to a command; ``layers_from`` reads them."""
+    """Add ``--moe-layers``, ``--hidden-layers`` and ``--draft-layers`` to a command; ``layers_from`` reads them."""
     moe = click.option(
         "--moe-layers",
         type=_LayerNumbers(),
@@ -52,9 +52,16 @@ def layer_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.IntRange(1, MOST_LAYERS),
         help="Layers of the model, dense ones included, draft ones not.",
     )
-    return moe(hidden(command))
+    drafts = click.option(
+        "--draft-layers",
+        type=_LayerNumbers(),
+        metavar="61",
+        default=(),
+        help="Layers of a draft (multi-token prediction) model, which have no load here but that an engine's file must name.",
+    )
+    return moe(hidden(drafts(command)))
 
 
 def layers_from(options: dict[str, Any]) -> Layers:
-    """What the two options say."""
-    return Layers(options["moe_layers"], options["hidden_layers"])
+    """What the options say."""
+    return Layers(options["moe_layers"], options["hidden_layers"], options["draft_layers"])

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
-from eplb.cli.layer_options import layer_options, layers_from
-from eplb.cli.progress import progress, say
+from eplb.cli.progress import say
+from eplb.cli.trace_options import FILE, MOST_ROUTES, PATH, RANKS, for_ranks, read_options, trace_options
 from eplb.errors import FileError
 from eplb.formats import registry
-from eplb.formats.facts import PHASES, SEQUENCES_PER_SLICE, MapFacts, ReadOptions
+from eplb.formats.facts import MapFacts
 from eplb.formats.files import write_text
 from eplb.report.build import build
 from eplb.report.page import render
@@ -22,47 +21,42 @@ from placement import Topology
 from placement.cost import H200_DEEPSEEK_V3_FP8, H200_DEEPSEEK_V3_FP8_DECODE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from eplb.formats.facts import TraceFile
     from eplb.formats.neutral import NeutralMap
 
-RANKS_MAX = 4096
 MOST_MAPS = 4
 """Maps that one page can show apart."""
-ROUTES = 20_000
-"""Tokens whose sets of experts are kept, for fan-out."""
 COSTS = {"h200-decode": H200_DEEPSEEK_V3_FP8_DECODE, "h200": H200_DEEPSEEK_V3_FP8}
-FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path))
-@click.option(
-    "--ranks", type=click.IntRange(1, RANKS_MAX), required=True, help="Ranks of the expert-parallel group."
-)
+@click.argument("trace", type=PATH)
+@trace_options
+@click.option("--ranks", type=RANKS, required=True, help="Ranks of the expert-parallel group.")
 @click.option(
     "--nodes",
-    type=click.IntRange(1, RANKS_MAX),
+    type=RANKS,
     default=1,
     show_default=True,
     help="Nodes that they stand on.",
 )
 @click.option(
     "--slots-per-rank",
-    type=click.IntRange(1, RANKS_MAX),
+    type=RANKS,
     required=True,
     help="Expert slots of a rank in one layer.",
 )
 @click.option(
     "--map",
     "maps",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     help=f"Map to compare, at most {MOST_MAPS}; instead of a new plan.",
 )
 @click.option("--plan", is_flag=True, help="Also make a new plan where maps are given.")
-@click.option(
-    "--current", type=click.Path(path_type=Path), help="Map that is live now; default: the order of ids."
-)
+@click.option("--current", type=PATH, help="Map that is live now; default: the order of ids.")
 @click.option(
     "--holdout",
     type=click.FloatRange(0, 1, max_open=True),
@@ -79,26 +73,6 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     type=click.Choice(list(COSTS)),
     help="Also show microseconds by a preset of measured kernels (DeepSeek-V3 fp8 on one H200).",
 )
-@click.option("--from", "name", metavar="FORMAT", help="Format of TRACE, where it is not recognised.")
-@click.option(
-    "--experts",
-    type=click.IntRange(min=1),
-    help="Experts of the model, if the trace does not name the last ones.",
-)
-@click.option(
-    "--top-k",
-    type=click.IntRange(min=1),
-    help="Experts that a token picks in a layer, if the trace holds counts.",
-)
-@click.option("--phase", type=click.Choice(PHASES), help="Look at slices of this phase only.")
-@click.option(
-    "--sequences-per-slice",
-    type=click.IntRange(min=1),
-    default=SEQUENCES_PER_SLICE,
-    show_default=True,
-    help="Sequences of one domain that make one slice of a trace of picks.",
-)
-@layer_options
 @click.option("-o", "--output", type=FILE, required=True, help="HTML file to write.")
 def report(trace: Path, output: Path, **options: Any) -> None:
     """Show what TRACE (a file or folder in any known format) holds and what a better map would bring, as one HTML page."""
@@ -129,15 +103,8 @@ def report(trace: Path, output: Path, **options: Any) -> None:
 
 def _read(trace: Path, options: dict[str, Any]) -> TraceFile:
     say(f"reading {trace}")
-    read = ReadOptions(
-        experts=options["experts"],
-        layers=layers_from(options),
-        phase=options["phase"],
-        sequences_per_slice=options["sequences_per_slice"],
-        most_routes=ROUTES,
-        progress=progress(f"reading {trace.name}"),
-    )
-    return registry.read_trace(trace, read, options["name"])
+    file = registry.read_trace(trace, read_options(trace, options, MOST_ROUTES), options["name"])
+    return replace(file, trace=for_ranks(file.trace, options["ranks"])[0])
 
 
 def _before(file: TraceFile, topology: Topology, current: Path | None) -> Named | None:

@@ -13,14 +13,16 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats import files, tensors
-from eplb.formats.facts import Format, MapFacts, Note, Written
-from eplb.formats.maps import check_valid, neutral_map
+from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
+from eplb.formats.layers import layers_of
+from eplb.formats.map_rules import check_sound, map_of, uneven_shares
 from eplb.formats.members import open_archive
 
 if TYPE_CHECKING:
@@ -71,9 +73,8 @@ def _parsed(found: dict[str, Any], facts: MapFacts) -> NeutralMap:
     rows = arrays["phy2log"]
     if rows.ndim != 2 or 0 in rows.shape:
         raise FileError(f"phy2log is {list(rows.shape)}, expected [layers, slots]")
-    if facts.ranks is None:
-        raise FileError("the tensors do not say on how many ranks the slots are: give --ranks")
-    neutral = neutral_map(rows, facts.ranks, facts)
+    neutral = map_of(rows, replace(facts, layers=layers_of(Layers(), facts.layers, len(rows))), "phy2log")
+    check_sound(neutral)
     _check_inverse(neutral, arrays)
     return neutral
 
@@ -84,16 +85,23 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
     Raises:
         FileError: the suffix is another, the map breaks a rule, or it cannot be written.
     """
+    check_map(path, neutral)
+    files.write_bytes(path, _packed(path, inverse(neutral)))
+    return Written((path,), (_loading(path),), _notes(neutral))
+
+
+def check_map(path: Path, neutral: NeutralMap) -> None:
+    """Refuse a map that these tensors cannot stand for.
+
+    Raises:
+        FileError: the suffix is another, or a slot is empty, an expert has none or stands twice on a rank.
+    """
     if path.suffix not in SUFFIXES:
         raise FileError(
             f"{path}: ends in {path.suffix or 'nothing'!r}, expected one of {', '.join(SUFFIXES)}"
         )
-    try:
-        check_valid(neutral)
-    except FileError as error:
-        raise FileError(f"{path}: cannot be written as tensors: {error}") from error
-    files.write_bytes(path, _packed(path, inverse(neutral)))
-    return Written((path,), (_loading(path),), _notes(neutral))
+    with files.in_file(path):
+        check_sound(neutral)
 
 
 def inverse(neutral: NeutralMap) -> dict[str, NDArray[np.int64]]:
@@ -236,7 +244,7 @@ def _notes(neutral: NeutralMap) -> tuple[Note, ...]:
             f"read it back with --ranks {neutral.ranks}",
         )
     ]
-    if neutral.placement.shares is not None:
+    if uneven_shares(neutral):
         notes.append(Note("shares_dropped", "tensors of this kind have no shares; the map's are left out"))
     return tuple(notes)
 
@@ -248,6 +256,7 @@ FORMATS = (
         recognises=recognises,
         read_map=read_map,
         write_map=write_map,
+        check_map=check_map,
         suffix=SUFFIXES[0],
     ),
 )

@@ -128,7 +128,8 @@ class Format:
     ``recognises``: cheap look at a path (a file's head, a folder's names); never raises. ``suffix``: of a map file it writes.
     ``read_sequences``: picks request by request, in file order, for what needs more than counts.
     ``write_sequences``: writes such requests, given what is known of their layers and the experts of the
-    model. ``write_trace``: writes the slices.
+    model. ``write_trace``: writes the slices. ``check_map``: raises what ``write_map`` would raise of the map itself and its name,
+    without writing; None = any map can be written.
     All readers and writers raise ``eplb.errors.FileError`` and nothing else; see ``files`` for the rules of reading.
     """
 
@@ -139,6 +140,7 @@ class Format:
     read_sequences: Callable[[Path, ReadOptions], Iterator[Sequence]] | None = None
     read_map: Callable[[Path, MapFacts], NeutralMap] | None = None
     write_map: Callable[[Path, NeutralMap], Written] | None = None
+    check_map: Callable[[Path, NeutralMap], object] | None = None
     write_trace: Callable[[Path, TraceFile], Written] | None = None
     write_sequences: Callable[[Path, Iterable[Sequence], Layers, int | None], Written] | None = None
     suffix: str = ".json"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from eplb.errors import FileError
 from eplb.formats.facts import Layers, Note
+from eplb.formats.plain_values import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -111,8 +112,4 @@ def _layer(value: Any, at: int) -> int:
 
 
 def _whole(value: Any, where: str, least: int, most: int) -> int | None:
-    if value is None:
-        return None
-    if type(value) is not int or not least <= value <= most:
-        raise FileError(f"{where} is {str(value)[:80]}, expected a whole number in {least}..{most}")
-    return value
+    return None if value is None else whole(value, where, least, most)

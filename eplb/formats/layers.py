@@ -1,9 +1,12 @@
-"""Which layers of the model the rows of a trace or a map are: what the file says, and what a person says of it."""
+"""What is known of a trace or a map: what the file says, and what a person says of it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from eplb.errors import FileError
-from eplb.formats.facts import Layers
+from eplb.formats.facts import Layers, MapFacts
 
 
 def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
@@ -32,6 +35,44 @@ def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
             f"draft layers are {_short(drafts)}, expected different numbers from {low} on: they come after the model's own layers"
         )
     return Layers(numbers, hidden, drafts)
+
+
+def told(facts: MapFacts, **found: int | None) -> MapFacts:
+    """``facts``, filled up with what a file says of its ``ranks``, ``nodes`` or ``experts``; None = it does not say.
+
+    Raises:
+        FileError: a person says something else than the file.
+    """
+    for name, value in found.items():
+        asked = getattr(facts, name)
+        if None not in (asked, value) and asked != value:
+            raise FileError(f"the map is for {value} {name}, asked for {asked}: leave --{name} away")
+    known: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+    return replace(facts, **known)
+
+
+def told_layers(found: Layers, asked: Layers) -> Layers:
+    """What a map file says of its layers, filled up with what a person says.
+
+    Raises:
+        FileError: the two are different.
+    """
+    for name, flag in (("model_layer", "--moe-layers"), ("hidden_layers", "--hidden-layers")):
+        ours, theirs = getattr(found, name), getattr(asked, name)
+        if None not in (ours, theirs) and ours != theirs:
+            raise FileError(
+                f"{name} is {_shown(ours)} in the map, asked for {_shown(theirs)}: it is of other layers, or "
+                f"leave {flag} away"
+            )
+    return Layers(
+        asked.model_layer if found.model_layer is None else found.model_layer,
+        asked.hidden_layers if found.hidden_layers is None else found.hidden_layers,
+        asked.draft_layers or found.draft_layers,
+    )
+
+
+def _shown(value: int | tuple[int, ...]) -> str:
+    return str(value) if isinstance(value, int) else f"{len(value)} {_short(value)}"
 
 
 def _short(numbers: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Rules that map files of engines without empty slots have in common."""
+"""What map files of engines have in common: the pool that rows imply, and the rules of engines without empty slots."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eplb.errors import FileError
-from eplb.formats.neutral import NeutralMap
+from eplb.formats.neutral import SHARE_ERROR, NeutralMap
 from placement import EMPTY, Placement, violations
-from placement.routes import MOST_EXPERTS
+from placement.topology import MOST_SLOTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,19 +23,43 @@ def map_of(table: NDArray[Any], facts: MapFacts, name: str) -> NeutralMap:
     ``facts.experts``: None = the highest id + 1. Twins and experts without a slot are left for the caller to judge.
 
     Raises:
-        FileError: ranks are not known or do not divide the slots, or an id is out of range; ``name`` is the table's.
+        FileError: ranks are not known or do not divide the slots, an id is out of range, or there are more experts than slots;
+            ``name`` is the table's.
     """
     slots = table.shape[1]
     if facts.ranks is None:
         raise FileError("does not say on how many ranks its slots stand: give --ranks")
     if facts.ranks < 1 or slots % facts.ranks:
         raise FileError(
-            f"has {slots} slots a layer, which {facts.ranks} ranks cannot share evenly: give --ranks"
+            f"{slots} slots a layer cannot be shared evenly by {facts.ranks} ranks: correct --ranks"
         )
-    nodes = facts.nodes or 1
+    nodes = 1 if facts.nodes is None else facts.nodes
     if not 1 <= nodes <= facts.ranks:
-        raise FileError(f"cannot stand on {nodes} nodes: there are {facts.ranks} ranks; give --nodes")
-    most = MOST_EXPERTS if facts.experts is None else facts.experts
+        raise FileError(f"{nodes} nodes for {facts.ranks} ranks: correct --nodes")
+    if slots > MOST_SLOTS:
+        raise FileError(f"{slots} slots a layer are more than any pool has, expected at most {MOST_SLOTS}")
+    _check_ids(table, facts, name)
+    return NeutralMap(
+        ranks=facts.ranks,
+        nodes=nodes,
+        slots_per_rank=slots // facts.ranks,
+        experts=int(table.max()) + 1 if facts.experts is None else facts.experts,
+        model_layer=facts.layers.model_layer,
+        hidden_layers=facts.layers.hidden_layers,
+        draft_layers=facts.layers.draft_layers,
+        placement=Placement(table),
+    )
+
+
+def _check_ids(table: NDArray[Any], facts: MapFacts, name: str) -> None:
+    """Before experts are counted: one wild id would make billions of them."""
+    slots = table.shape[1]
+    if facts.experts is not None and not 1 <= facts.experts <= slots:
+        raise FileError(
+            f"{facts.experts} experts (highest id {int(table.max())}) do not fit into {slots} slots a layer: every expert needs "
+            "one; correct --experts"
+        )
+    most = slots if facts.experts is None else facts.experts
     bad = (table < 0) | (table >= most)
     if bad.any():
         row, slot = (int(at) for at in np.unravel_index(int(bad.argmax()), bad.shape))
@@ -43,16 +67,6 @@ def map_of(table: NDArray[Any], facts: MapFacts, name: str) -> NeutralMap:
         raise FileError(
             f"{name} of layer {number}, slot {slot} is {table[row, slot]}, expected an expert, 0..{most - 1}"
         )
-    return NeutralMap(
-        ranks=facts.ranks,
-        nodes=nodes,
-        slots_per_rank=slots // facts.ranks,
-        experts=facts.experts or int(table.max()) + 1,
-        model_layer=facts.layers.model_layer,
-        hidden_layers=facts.layers.hidden_layers,
-        draft_layers=facts.layers.draft_layers,
-        placement=Placement(table),
-    )
 
 
 def check_sound(neutral: NeutralMap) -> None:
@@ -62,20 +76,36 @@ def check_sound(neutral: NeutralMap) -> None:
         FileError: a slot is empty, an expert has none or stands twice on a rank, an id is out of range, or the width is wrong.
     """
     rows = neutral.placement.physical_to_logical
-    numbers = neutral.model_layer or tuple(range(len(rows)))
+    if neutral.experts > rows.shape[1]:
+        raise FileError(
+            f"{neutral.experts} experts (highest id {int(rows.max())}) do not fit into {rows.shape[1]} slots a layer: "
+            "every expert needs one"
+        )
     if (rows == EMPTY).any():
         row, slot = (int(at) for at in np.argwhere(rows == EMPTY)[0])
         raise FileError(
-            f"slot {slot} of model layer {numbers[row]} is empty, and this engine has no empty slots: place with at most as many "
+            f"slot {slot} of {_layer(neutral, row)} is empty, and this engine has no empty slots: place with at most as many "
             "slots as the experts can fill"
         )
     found = violations(neutral.placement, neutral.topology(), neutral.experts)
     if found:
-        where = "" if found[0].layer < 0 else f" (model layer {numbers[found[0].layer]})"
+        where = "" if found[0].layer < 0 else f" ({_layer(neutral, found[0].layer)})"
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise FileError(f"not a valid map: {found[0].sentence}{where}{more}")
+
+
+def _layer(neutral: NeutralMap, row: int) -> str:
+    return f"row {row}" if neutral.model_layer is None else f"model layer {neutral.model_layer[row]}"
 
 
 def identity_row(slots: int, experts: int) -> list[int]:
     """The row that engines start with: every expert in turn, and again in the redundant slots."""
     return [slot % experts for slot in range(slots)]
+
+
+def uneven_shares(neutral: NeutralMap) -> bool:
+    """Whether some replica is to get another share than 1 / copies, which no file of these engines can say."""
+    shares, rows = neutral.placement.shares, neutral.placement.physical_to_logical
+    copies = neutral.placement.replicas(neutral.experts)
+    even = 1 / np.maximum(copies, 1)[np.arange(len(rows))[:, None], np.maximum(rows, 0)]
+    return shares is not None and bool((np.abs(shares - even) > SHARE_ERROR)[rows >= 0].any())

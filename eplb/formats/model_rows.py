@@ -55,15 +55,21 @@ def moe_rows(used: NDArray[np.bool_], given: Layers) -> ModelRows:
         raise FileError(
             f"--moe-layers names {listed(rows)}, expected different layers of 0..{hidden - 1}: the file has {hidden} layer rows"
         )
-    lost = sorted(set(np.flatnonzero(used).tolist()) - set(rows))
-    notes = (
-        Note(
-            "rows_left_out",
-            f"layers {listed(lost)} hold counts but are not among --moe-layers",
-            "check --moe-layers against the model's configuration",
-        ),
-    )
-    return ModelRows(rows, Layers(rows, hidden), notes if lost else ())
+    check_left_out(set(np.flatnonzero(used).tolist()) - set(rows))
+    return ModelRows(rows, Layers(rows, hidden), ())
+
+
+def check_left_out(layers: Iterable[int]) -> None:
+    """Refuse ``--moe-layers`` that leave out ``layers``, which hold counts: whatever it is, the rows are not what they seem.
+
+    Raises:
+        FileError: there are any.
+    """
+    lost = sorted(layers)
+    if lost:
+        raise FileError(
+            f"layers {listed(lost)} hold counts but are not among --moe-layers: check it against the model's configuration"
+        )
 
 
 def _guessed(rows: tuple[int, ...], hidden: int) -> tuple[Note, ...]:

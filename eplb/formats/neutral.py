@@ -23,7 +23,8 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Written
 from eplb.formats.files import head, in_file, parse_json, read_text, steady, write_text
-from eplb.formats.layers import layers_of
+from eplb.formats.layers import layers_of, told, told_layers
+from eplb.formats.plain_values import whole
 from placement import Placement, Topology, violations
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ SCHEMA = "eplb-map/1"
 POOL_KEYS = ("ranks", "nodes", "slots_per_rank", "experts")
 KEYS = ("schema", "pool", "model_layer", "hidden_layers", "draft_layers", "physical_to_logical", "shares")
 OPTIONAL_KEYS = ("hidden_layers", "draft_layers", "shares")
+MOST_NUMBER = 2**31 - 1
 SHARE_ERROR = 1e-6
 """Most by which the shares of one expert may miss 1."""
 
@@ -120,7 +122,7 @@ def parse_map(text: str, *, live: bool = False) -> NeutralMap:
     document = parse_json(text)
     _check_keys(document)
     pool = document["pool"]
-    facts = {key: _integer(pool[key], f"pool.{key}", 1) for key in POOL_KEYS}
+    facts = {key: whole(pool[key], f"pool.{key}", 1, MOST_NUMBER) for key in POOL_KEYS}
     slots = facts["ranks"] * facts["slots_per_rank"]
     if facts["nodes"] > facts["ranks"]:
         raise FileError(f"pool has {facts['nodes']} nodes for {facts['ranks']} ranks")
@@ -170,11 +172,11 @@ def _layers(document: dict[str, Any]) -> Layers:
             raise FileError(
                 f"model_layer is {found!r}, expected the layer number of every row, or null = unknown"
             )
-        numbers = tuple(_integer(layer, f"model_layer[{at}]", 0) for at, layer in enumerate(found))
+        numbers = tuple(whole(layer, f"model_layer[{at}]", 0, MOST_NUMBER) for at, layer in enumerate(found))
         if len(set(numbers)) != len(numbers):
             raise FileError(f"model_layer names a layer twice: {list(numbers)}")
     if hidden is not None:
-        _integer(hidden, "hidden_layers", max(numbers or (0,)) + 1)
+        whole(hidden, "hidden_layers", max(numbers or (0,)) + 1, MOST_NUMBER)
     return Layers(numbers, hidden, _drafts(document["draft_layers"], hidden or max(numbers or (-1,)) + 1))
 
 
@@ -183,18 +185,10 @@ def _drafts(found: Any, least: int) -> tuple[int, ...]:
         return ()
     if not isinstance(found, list):
         raise FileError(f"draft_layers is {found!r}, expected a list of layer numbers")
-    drafts = tuple(_integer(layer, f"draft_layers[{at}]", least) for at, layer in enumerate(found))
+    drafts = tuple(whole(layer, f"draft_layers[{at}]", least, MOST_NUMBER) for at, layer in enumerate(found))
     if len(set(drafts)) != len(drafts):
         raise FileError(f"draft_layers names a layer twice: {found}")
     return drafts
-
-
-def _integer(value: Any, where: str, least: int, most: int = 2**31 - 1) -> int:
-    if type(value) is not int:
-        raise FileError(f"{where} is {value!r}, expected a whole number written without a point")
-    if not least <= value <= most:
-        raise FileError(f"{where} is {value}, expected {least}..{most}")
-    return value
 
 
 def _table(value: Any, name: str, layers: int | None, slots: int) -> list[list[Any]]:
@@ -214,7 +208,7 @@ def _rows(value: Any, numbers: tuple[int, ...] | None, slots: int, experts: int)
     table = _table(value, "physical_to_logical", None if numbers is None else len(numbers), slots)
     rows = [
         [
-            _integer(expert, f"physical_to_logical[{at}][{slot}]", -1, experts - 1)
+            whole(expert, f"physical_to_logical[{at}][{slot}]", -1, experts - 1)
             for slot, expert in enumerate(row)
         ]
         for at, row in enumerate(table)
@@ -257,12 +251,9 @@ def _recognises(path: Path) -> bool:
 
 def _read(path: Path, facts: MapFacts) -> NeutralMap:
     neutral = read_map(path, live=True)
-    for key in ("ranks", "nodes", "experts"):
-        asked, found = getattr(facts, key), getattr(neutral, key)
-        if asked is not None and asked != found:
-            raise FileError(f"{path}: the map is for {found} {key}, asked for {asked}")
     with in_file(path):
-        layers = layers_of(neutral.layers, facts.layers, neutral.placement.physical_to_logical.shape[0])
+        told(facts, ranks=neutral.ranks, nodes=neutral.nodes, experts=neutral.experts)
+        layers = layers_of(told_layers(neutral.layers, facts.layers), Layers(), neutral.placement.layers)
     return replace(
         neutral,
         model_layer=layers.model_layer,

@@ -7,9 +7,10 @@ from typing import Any
 from eplb.errors import FileError
 
 MOST_SHOWN = 60
+MOST_WHOLE = 2**62
 
 
-def whole(value: Any, where: str, least: int = 0, most: int = 2**62) -> int:
+def whole(value: Any, where: str, least: int = 0, most: int = MOST_WHOLE) -> int:
     """A plain whole number.
 
     Raises:
@@ -18,10 +19,9 @@ def whole(value: Any, where: str, least: int = 0, most: int = 2**62) -> int:
     if type(value) is not int:
         raise FileError(f"{where} is {shown(value)}, expected a whole number written without a point")
     if not least <= value <= most:
-        raise FileError(
-            f"{where} is {shown(value)}, expected "
-            + (f"at least {least}" if value < least else f"at most {most}")
-        )
+        open_ended = value < least and most == MOST_WHOLE
+        expected = f"at least {least}" if open_ended else f"{least}..{most}"
+        raise FileError(f"{where} is {shown(value)}, expected {expected}")
     return value
 
 
@@ -32,3 +32,16 @@ def shown(value: Any) -> str:
     except Exception:  # noqa: BLE001 - a number of too many digits, or a foreign object
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def some(value: Any, where: str, of: str) -> list[Any]:
+    """A list of a document with at least one member.
+
+    Raises:
+        FileError: names the place, what was found and what was expected.
+    """
+    if not isinstance(value, list):
+        raise FileError(f"{where} is a {type(value).__name__}, expected a list of {of}")
+    if not value:
+        raise FileError(f"{where} is an empty list, expected {of}")
+    return value

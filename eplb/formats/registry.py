@@ -111,8 +111,26 @@ def write_map(path: Path, neutral: NeutralMap, name: str) -> Written:
     """
     found = named(name)
     if found.write_map is None:
-        raise FileError(f"{found.name} ({found.title}) takes no maps: use {_those_with('write_map')}")
+        raise FileError(
+            f"{found.name} ({found.title}) takes no maps: use {', '.join(abilities('write_map'))}"
+        )
     return found.write_map(path, neutral)
+
+
+def check_map(path: Path, neutral: NeutralMap, name: str) -> None:
+    """Refuse, without writing, a map that the format ``name`` would refuse for this path.
+
+    Raises:
+        FileError: see ``write_map``.
+    """
+    found = named(name)
+    if found.check_map is not None:
+        found.check_map(path, neutral)
+
+
+def abilities(ability: str) -> tuple[str, ...]:
+    """Names of the formats that have an ability, a field of ``Format``."""
+    return tuple(each.name for each in formats() if getattr(each, ability) is not None)
 
 
 def write_trace(path: Path, file: TraceFile, name: str) -> Written:
@@ -123,7 +141,9 @@ def write_trace(path: Path, file: TraceFile, name: str) -> Written:
     """
     found = named(name)
     if found.write_trace is None:
-        raise FileError(f"{found.name} ({found.title}) takes no traces: use {_those_with('write_trace')}")
+        raise FileError(
+            f"{found.name} ({found.title}) takes no traces: use {', '.join(abilities('write_trace'))}"
+        )
     return found.write_trace(path, file)
 
 
@@ -142,13 +162,11 @@ def write_sequences(
     """
     found = named(name)
     if found.write_sequences is None:
-        raise FileError(f"{found.name} ({found.title}) takes no picks: use {_those_with('write_sequences')}")
+        raise FileError(
+            f"{found.name} ({found.title}) takes no picks: use {', '.join(abilities('write_sequences'))}"
+        )
     return found.write_sequences(path, sequences, layers or Layers(), experts)
 
 
 def _of(path: Path, name: str | None) -> Format:
     return recognise(path) if name is None else named(name)
-
-
-def _those_with(ability: str) -> str:
-    return ", ".join(each.name for each in formats() if getattr(each, ability) is not None)

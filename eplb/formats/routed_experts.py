@@ -14,6 +14,7 @@ import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats.facts import Layers, Note
+from eplb.formats.model_rows import listed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,7 +80,7 @@ class RoutedExperts:
             notes.append(
                 Note(
                     "zero_layers",
-                    f"layers {_named(dense)} of {hidden} hold only zeros and are left out as dense",
+                    f"layers {listed(dense)} of {hidden} hold only zeros and are left out as dense",
                     "give --moe-layers if they are not",
                 )
             )
@@ -88,7 +89,7 @@ class RoutedExperts:
             notes.append(
                 Note(
                     "zero_layers_between",
-                    f"layers {_named(between)} are among them and stand behind MoE layers",
+                    f"layers {listed(between)} are among them and stand behind MoE layers",
                     "in most models only the first layers are dense: check that those layers were captured",
                 )
             )
@@ -165,10 +166,6 @@ class RoutedExperts:
                 f"{where}[token {row}, layer {moe[layer]}] is {found}, expected different experts, 0 or more: the row is "
                 "stale, damaged or was not captured; record without prefix cache and external KV"
             )
-
-
-def _named(layers: list[int]) -> str:
-    return ", ".join(map(str, layers[:8])) + (", ..." if len(layers) > 8 else "")
 
 
 def _chunks(array: NDArray[Any]) -> list[tuple[int, int]]:

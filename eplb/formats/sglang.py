@@ -16,13 +16,11 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.files import in_file, read_bytes, read_json, write_text
-from eplb.formats.layers import layers_of
-from eplb.formats.map_rules import check_sound, identity_row, map_of
+from eplb.formats.layers import layers_of, told, told_layers
+from eplb.formats.map_rules import check_sound, identity_row, map_of, uneven_shares
 from eplb.formats.model_rows import listed
 from eplb.formats.neutral import POOL_KEYS, NeutralMap
 from eplb.formats.plain_values import shown
@@ -92,16 +90,9 @@ def _known(path: Path, facts: MapFacts) -> MapFacts:
     if not all(isinstance(numbers, list) and _all_whole(numbers) for numbers in found):
         raise FileError(f"{beside.name} beside it names no layers: move it away")
     numbers, drafts = (tuple(each) for each in found if each is not None)
-    return MapFacts(
-        ranks=facts.ranks or pool["ranks"],
-        nodes=facts.nodes or pool["nodes"],
-        experts=facts.experts or pool["experts"],
-        layers=Layers(
-            facts.layers.model_layer or numbers,
-            facts.layers.hidden_layers,
-            facts.layers.draft_layers or drafts,
-        ),
-    )
+    layers = told_layers(Layers(numbers, None, drafts), facts.layers)
+    known = told(facts, ranks=pool["ranks"], nodes=pool["nodes"], experts=pool["experts"])
+    return replace(known, layers=layers)
 
 
 def _all_whole(values: list[Any]) -> bool:
@@ -118,6 +109,20 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
     Raises:
         FileError: the layers are not known (names the flags), the map breaks a rule of the engine, or the files cannot be written.
     """
+    numbers, hidden = check_map(path, neutral)
+    text = _text(neutral, numbers, hidden)
+    # The map first: a reader never sees a description of a map that is not there yet.
+    write_text(path, text)
+    write_text(_meta_path(path), _meta(neutral, text))
+    return Written((path, _meta_path(path)), _start_with(path, neutral), tuple(_notes(neutral)))
+
+
+def check_map(path: Path, neutral: NeutralMap) -> tuple[tuple[int, ...], int]:
+    """Refuse what the engine would stop on or take wrongly in silence; else the model layer of every row, and the layers of the model.
+
+    Raises:
+        FileError: see ``write_map``.
+    """
     if path.suffix != ".json":
         raise FileError(f"{path}: SGLang reads a map from a name that ends with .json, not {path.suffix!r}")
     if neutral.model_layer is None or neutral.hidden_layers is None:
@@ -131,11 +136,7 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
     with in_file(path):
         layers_of(neutral.layers, Layers(), neutral.placement.layers)
         check_sound(neutral)
-    text = _text(neutral, neutral.model_layer, neutral.hidden_layers)
-    # The map first: a reader never sees a description of a map that is not there yet.
-    write_text(path, text)
-    write_text(_meta_path(path), _meta(neutral, text))
-    return Written((path, _meta_path(path)), _start_with(path, neutral), tuple(_notes(neutral)))
+    return neutral.model_layer, neutral.hidden_layers
 
 
 def _text(neutral: NeutralMap, numbers: tuple[int, ...], hidden: int) -> str:
@@ -181,12 +182,12 @@ def _notes(neutral: NeutralMap) -> list[Note]:
                 "nearest_replica",
                 "with an all-to-all backend SGLang sends a token to the replica on its own rank or node, so replicas do not share "
                 "evenly",
-                "score the map under the dispatch rule nearest before you decide",
+                "plan and score with --dispatch sglang",
             )
         )
-    if neutral.placement.shares is not None and _uneven(neutral):
+    if uneven_shares(neutral):
         notes.append(
-            Note("shares_unused", "SGLang takes no shares of replicas: those of this map are left out")
+            Note("shares_dropped", "SGLang takes no shares of replicas: those of this map are left out")
         )
     if dense:
         notes.append(
@@ -205,14 +206,6 @@ def _notes(neutral: NeutralMap) -> list[Note]:
     return notes
 
 
-def _uneven(neutral: NeutralMap) -> bool:
-    """Whether some replica is to get another share than 1 / copies."""
-    shares, rows = neutral.placement.shares, neutral.placement.physical_to_logical
-    copies = neutral.placement.replicas(neutral.experts)
-    even = 1 / np.maximum(copies, 1)[np.arange(len(rows))[:, None], np.maximum(rows, 0)]
-    return shares is not None and bool((np.abs(shares - even) > 1e-9)[rows >= 0].any())
-
-
 FORMATS = (
     Format(
         NAME,
@@ -220,5 +213,6 @@ FORMATS = (
         recognises,
         read_map=read_map,
         write_map=write_map,
+        check_map=check_map,
     ),
 )

@@ -23,8 +23,8 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.files import head, in_file, read_text, steady, write_text
-from eplb.formats.layers import layers_of
-from eplb.formats.map_rules import check_sound, identity_row, map_of
+from eplb.formats.layers import layers_of, told
+from eplb.formats.map_rules import check_sound, identity_row, map_of, uneven_shares
 from eplb.formats.model_rows import listed
 from eplb.formats.plain_values import shown, whole
 
@@ -69,11 +69,9 @@ def read_map(path: Path, facts: MapFacts) -> NeutralMap:
         content = _content(path)
         table, numbers = _table(content)
         numbers, table = _wanted(numbers, table, facts.layers)
-        ranks = facts.ranks
-        if ranks is None and "ep_size" in content:
-            ranks = whole(content["ep_size"], "ep_size", 1)
+        known = told(facts, ranks=whole(content["ep_size"], "ep_size", 1) if "ep_size" in content else None)
         layers = layers_of(Layers(numbers), replace(facts.layers, model_layer=None), len(numbers))
-        return map_of(table, replace(facts, ranks=ranks, layers=layers), ASSIGNMENTS)
+        return map_of(table, replace(known, layers=layers), ASSIGNMENTS)
 
 
 def _content(path: Path) -> dict[Any, Any]:
@@ -156,7 +154,7 @@ def _wanted(
             )
         if here - asked:
             raise FileError(
-                f"has rows for layers {listed(here - asked)}, which are no MoE layers of the model: take them out or mend --moe-layers"
+                f"has rows for layers {listed(here - asked)}, which are no MoE layers of the model: name those of a draft model with --draft-layers, else take them out or mend --moe-layers"
             )
     if not own:
         raise FileError(f"has rows for draft layers {listed(numbers)} alone")
@@ -169,6 +167,23 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
     Raises:
         FileError: the layers are not known (names the flag), the map breaks a rule of the engine, or the file cannot be written.
     """
+    numbers = check_map(path, neutral)
+    rows = dict(zip(numbers, neutral.placement.physical_to_logical.tolist(), strict=True))
+    rows |= {
+        number: identity_row(neutral.placement.slots, neutral.experts) for number in neutral.draft_layers
+    }
+    lines = [f"  {number}: {rows[number]}" for number in sorted(rows)]
+    tail = ("layer_updates_per_iter: 0", f"num_slots: {neutral.placement.slots}", "")
+    write_text(path, "\n".join((f"{ASSIGNMENTS}:", *lines, *tail)))
+    return Written((path,), _start_with(path, neutral), tuple(_notes(neutral)))
+
+
+def check_map(path: Path, neutral: NeutralMap) -> tuple[int, ...]:
+    """Refuse what the engine would stop on or ignore; else the model layer of every row.
+
+    Raises:
+        FileError: the layers are not known (names the flag), or the map breaks a rule of the engine.
+    """
     if neutral.model_layer is None:
         raise FileError(
             f"{path}: model_layer is not known, and TensorRT-LLM numbers rows by layer of the model, dense ones included: give "
@@ -178,24 +193,7 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
         layers_of(neutral.layers, Layers(), neutral.placement.layers)
         check_sound(neutral)
         _check_engine(neutral)
-    rows = dict(zip(neutral.model_layer, neutral.placement.physical_to_logical.tolist(), strict=True))
-    rows |= {
-        number: identity_row(neutral.placement.slots, neutral.experts) for number in neutral.draft_layers
-    }
-    lines = [f"  {number}: {rows[number]}" for number in sorted(rows)]
-    write_text(
-        path,
-        "\n".join(
-            (
-                f"{ASSIGNMENTS}:",
-                *lines,
-                "layer_updates_per_iter: 0",
-                f"num_slots: {neutral.placement.slots}",
-                "",
-            )
-        ),
-    )
-    return Written((path,), _start_with(path, neutral), tuple(_notes(neutral)))
+    return neutral.model_layer
 
 
 def _check_engine(neutral: NeutralMap) -> None:
@@ -246,6 +244,10 @@ def _notes(neutral: NeutralMap) -> list[Note]:
                 f"layers {listed(between)} have no row: the engine stops if one of them is a MoE layer",
             )
         )
+    if uneven_shares(neutral):
+        notes.append(
+            Note("shares_dropped", "TensorRT-LLM takes no shares of replicas: those of this map are left out")
+        )
     if neutral.draft_layers:
         notes.append(
             Note(
@@ -263,6 +265,7 @@ FORMATS = (
         recognises,
         read_map=read_map,
         write_map=write_map,
+        check_map=check_map,
         suffix=".yaml",
     ),
 )

@@ -18,7 +18,7 @@ from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, Note, Sequence, TraceFile
 from eplb.formats.files import in_file, tell
 from eplb.formats.layers import layers_of
-from eplb.formats.model_rows import listed
+from eplb.formats.model_rows import check_left_out, listed
 from eplb.formats.picks import RouteSample
 from eplb.formats.slicing import CountSlice, slices_of_counts
 from eplb.formats.trtllm_folder import META, Folder, counted, opened_folder, picked
@@ -128,25 +128,18 @@ def _rows(folder: Folder, given: Layers) -> _Rows:
         raise FileError(
             f"{folder.path}: counts layers {listed(folder.layers)}, none of them of the model itself: mend --hidden-layers"
         )
-    lost = sorted(set(folder.layers) - set(own) - set(drafts))
-    notes = [
-        Note(code, f"layers {listed(which)} are counted but {why}, and are left out", fix)
-        for code, which, why, fix in (
-            (
-                "rows_left_out",
-                lost,
-                "not among --moe-layers",
-                "check --moe-layers against the model's configuration",
-            ),
-            ("draft_layers", drafts, "belong to a draft model", ""),
-        )
-        if which
-    ]
+    notes = (
+        Note(
+            "draft_layers",
+            f"layers {listed(drafts)} are counted but belong to a draft model, and are left out",
+        ),
+    )
     with in_file(folder.path):
+        check_left_out(set(folder.layers) - set(own) - set(drafts))
         layers = layers_of(
             Layers(own, None, drafts), Layers(None, given.hidden_layers, given.draft_layers), len(own)
         )
-    return _Rows(own, layers, tuple(notes))
+    return _Rows(own, layers, notes if drafts else ())
 
 
 class _Totals:

@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats import files
-from eplb.formats.facts import Format, MapFacts, Note, Written
-from eplb.formats.maps import check_valid, differing_slots, listed, neutral_map
-from eplb.formats.plain_values import whole
+from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
+from eplb.formats.layers import layers_of, told
+from eplb.formats.map_rules import check_sound, map_of, uneven_shares
+from eplb.formats.plain_values import some, whole
+from eplb.formats.same_pool import differing_slots
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +66,7 @@ def parse_map(document: Any, facts: MapFacts) -> NeutralMap:
     """
     if not isinstance(document, dict):
         raise FileError(f"the document is a {type(document).__name__}, expected an object with layer_list")
-    layers = listed(document.get("layer_list"), "layer_list", "layers")
+    layers = some(document.get("layer_list"), "layer_list", "layers")
     count = whole(document.get("moe_layer_count"), "moe_layer_count")
     if count != len(layers):
         raise FileError(
@@ -74,7 +77,10 @@ def parse_map(document: Any, facts: MapFacts) -> NeutralMap:
     table = [_devices(layer, f"layer_list[{at}]") for at, layer in enumerate(layers)]
     _check_even(table)
     rows = np.array(table, dtype=np.int64)
-    return neutral_map(rows.reshape(len(rows), -1), rows.shape[1], facts)
+    known = replace(told(facts, ranks=rows.shape[1]), layers=layers_of(Layers(), facts.layers, len(rows)))
+    neutral = map_of(rows.reshape(len(rows), -1), known, "device_expert")
+    check_sound(neutral)
+    return neutral
 
 
 def read_pair(
@@ -147,14 +153,21 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
     Raises:
         FileError: the file is not called ``*.json``, the map breaks a rule of the engine, or it cannot be written.
     """
-    if path.suffix != SUFFIX:
-        raise FileError(f"{path}: the engine refuses a map whose name does not end in {SUFFIX}: rename it")
-    try:
-        check_valid(neutral)
-    except FileError as error:
-        raise FileError(f"{path}: cannot be written for vllm-ascend: {error}") from error
+    check_map(path, neutral)
     files.write_text(path, dump_map(neutral))
     return Written((path,), _start_with(path, neutral), _notes(neutral))
+
+
+def check_map(path: Path, neutral: NeutralMap) -> None:
+    """Refuse what the engine would.
+
+    Raises:
+        FileError: the file is not called ``*.json``, or the map breaks a rule of the engine.
+    """
+    if path.suffix != SUFFIX:
+        raise FileError(f"{path}: the engine refuses a map whose name does not end in {SUFFIX}: rename it")
+    with files.in_file(path):
+        check_sound(neutral)
 
 
 def dump_map(neutral: NeutralMap) -> str:
@@ -202,7 +215,7 @@ def _notes(neutral: NeutralMap) -> tuple[Note, ...]:
             "give the draft model the same redundant experts",
         ),
     ]
-    if neutral.placement.shares is not None:
+    if uneven_shares(neutral):
         notes.append(
             Note(
                 "shares_dropped",
@@ -226,7 +239,7 @@ def _devices(layer: Any, where: str) -> list[list[int]]:
     """Experts of every device of one layer."""
     if not isinstance(layer, dict):
         raise FileError(f"{where} is a {type(layer).__name__}, expected an object with device_list")
-    devices = listed(layer.get("device_list"), f"{where}.device_list", "devices")
+    devices = some(layer.get("device_list"), f"{where}.device_list", "devices")
     count = whole(layer.get("device_count", len(devices)), f"{where}.device_count")
     if count != len(devices):
         raise FileError(f"{where}.device_count is {count}, device_list has {len(devices)} entries")
@@ -237,7 +250,7 @@ def _devices(layer: Any, where: str) -> list[list[int]]:
 def _experts(device: Any, where: str) -> list[int]:
     if not isinstance(device, dict):
         raise FileError(f"{where} is a {type(device).__name__}, expected an object with device_expert")
-    held = listed(device.get("device_expert"), f"{where}.device_expert", "experts")
+    held = some(device.get("device_expert"), f"{where}.device_expert", "experts")
     return [whole(expert, f"{where}.device_expert[{at}]", most=MOST_ID) for at, expert in enumerate(held)]
 
 
@@ -276,6 +289,7 @@ FORMATS = (
         recognises=recognises,
         read_map=read_map,
         write_map=write_map,
+        check_map=check_map,
         suffix=SUFFIX,
     ),
 )

@@ -30,7 +30,8 @@ def damaged(data, damage):
         return data[:last] + data[first:]
     changed = bytearray(data)
     for place, value in how:
-        changed[place] = value
+        # The damage may be meant for a longer file.
+        changed[place % len(changed)] = value
     return bytes(changed)
 
 

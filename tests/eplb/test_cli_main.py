@@ -48,8 +48,10 @@ def test_help_imports_no_heavy_library():
         "resume",
         "place",
         "eval",
+        "convert",
         "replay",
         "report",
+        "inspect",
         "demo",
         "config",
     ):

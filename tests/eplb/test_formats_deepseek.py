@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from damage import answers, damaged, damages, settle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -126,8 +127,8 @@ def test_slots_of_an_expert_may_stand_in_any_order_and_in_more_room(tmp_path):
         ({"phy2log": np.array(ROWS, dtype=float)}, "phy2log is float64, expected whole numbers"),
         ({"phy2log": np.array(ROWS[0])}, "phy2log is [6], expected [layers, slots]"),
         ({"phy2log": np.zeros((0, 6), dtype=int)}, "phy2log is [0, 6], expected"),
-        ({"phy2log": np.array([[0, 1, 2, 3, 0, 2**40]])}, "layer 0, slot 5 holds 1099511627776, expected"),
-        ({"phy2log": np.array([[0, 1, 2, 3, 0, -1]])}, "layer 0, slot 5 holds -1"),
+        ({"phy2log": np.array([[0, 1, 2, 3, 0, 2**40]])}, "layer 0, slot 5 is 1099511627776, expected"),
+        ({"phy2log": np.array([[0, 1, 2, 3, 0, -1]])}, "layer 0, slot 5 is -1"),
         ({"phy2log": np.array([[0, 1, 0, 3, 0, 1]])}, "holds expert 0 a second time on its rank"),
         ({"phy2log": np.array([[0, 1, 4, 3, 0, 1]])}, "expert 2 has no slot"),
         ({"phy2log": np.array([[0, 1, 2, 3, 0]])}, "5 slots a layer cannot be shared evenly by 2 ranks"),
@@ -157,7 +158,7 @@ def test_the_ranks_must_be_given_and_fit(tmp_path):
 
 def test_shares_are_left_out_and_that_is_said(tmp_path):
     """The tensors have no place for them."""
-    shares = [[0.5, 0.5, 1.0, 1.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0, 0.5, 0.5]]
+    shares = [[0.7, 0.5, 1.0, 1.0, 0.3, 0.5], [0.5, 0.5, 1.0, 1.0, 0.5, 0.5]]
     written = deepseek.write_map(tmp_path / "m.npz", neutral(shares=shares))
     assert "shares_dropped" in {note.code for note in written.notes}
 
@@ -235,23 +236,11 @@ def test_the_inverse_of_any_map(seed, ranks, layers):
             assert found["logcnt"][layer, expert] == len(held)
 
 
-@given(st.integers(0, 10_000), st.integers(0, 255), st.booleans(), st.sampled_from(deepseek.SUFFIXES))
+@given(damages(1000), st.sampled_from(deepseek.SUFFIXES))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_damaged_bytes_are_a_map_or_refused(tmp_path, place, byte, cut, suffix):
-    """Truncations and flipped bytes."""
+def test_damaged_bytes_are_a_map_or_refused(tmp_path, damage, suffix):
+    """Truncations, flipped bytes, noise."""
     path = saved(tmp_path / f"m{suffix}", literal())
-    data = bytearray(path.read_bytes())
-    place %= len(data)
-    if cut:
-        del data[place:]
-    else:
-        data[place] = byte
-    path.write_bytes(bytes(data))
-    os.utime(path, (1, 1))
+    settle(path, damaged(path.read_bytes(), damage))
     assert deepseek.recognises(path) in {True, False}
-    try:
-        found = deepseek.read_map(path, TWO)
-    except FileError as error:
-        assert path.name in str(error)  # noqa: PT017 - either outcome is right, a third is not
-    else:
-        assert isinstance(found, NeutralMap)
+    assert answers(lambda found: deepseek.read_map(found, TWO), path)

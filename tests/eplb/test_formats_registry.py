@@ -148,3 +148,18 @@ def test_recognising_never_raises(tmp_path, content):
     for each in registry.formats():
         for place in (path, tmp_path, tmp_path / "none", Path("/dev/null")):
             assert each.recognises(place) in (True, False)
+
+
+def test_what_cannot_be_written_can_be_asked_before(tmp_path):
+    """With the words of the writer, and nothing written; formats that take any map say nothing."""
+    unknown = NeutralMap(2, 1, 2, 3, None, Placement([[0, 1, 1, 2]]))
+    for name in registry.abilities("write_map"):
+        path = tmp_path / f"m{registry.named(name).suffix}"
+        registry.check_map(path, MAP, name)
+        if name not in {"sglang", "trtllm"}:
+            registry.check_map(path, unknown, name)
+            continue
+        asked = refused(registry.check_map, path, unknown, name)
+        assert asked == refused(registry.write_map, path, unknown, name)
+        assert "--moe-layers" in asked
+    assert not list(tmp_path.iterdir())

@@ -189,12 +189,12 @@ def test_a_ring_gives_one_slice_a_filled_row_and_says_that_its_order_is_not_time
 
 
 def test_named_layers_win_over_counts(tmp_path):
-    """A MoE layer that nobody used stays; counts outside the named layers are said."""
+    """A MoE layer that nobody used stays; counts outside the named layers are refused."""
     path = saved(tmp_path, COUNTS, "counts.json")
     both = sglang_recorder.read_trace(path, ReadOptions(layers=Layers((0, 1), 2)))
     assert both.trace.tokens.tolist() == [[[0, 0, 0, 0], [1, 5, 2, 9]]]
-    first = sglang_recorder.read_trace(path, ReadOptions(layers=Layers((0,), 2)))
-    assert codes(first.notes) == {"rows_left_out"}
+    with pytest.raises(FileError, match=r"counts\.json: layers 1 hold counts but are not among --moe-layers"):
+        sglang_recorder.read_trace(path, ReadOptions(layers=Layers((0,), 2)))
 
 
 def test_counts_in_one_of_many_layers_are_a_broken_recorder(tmp_path):

@@ -206,10 +206,11 @@ def test_layers_beyond_the_model_are_draft_layers(tmp_path):
 
 
 def test_named_layers_choose_among_those_that_are_counted(tmp_path):
-    """One that is not counted is an error."""
-    file = trtllm_statistics.read_trace(two_ranks(tmp_path), ReadOptions(layers=Layers((4,), 61)))
-    assert file.layers == Layers((4,), 61)
-    assert "rows_left_out" in codes(file.notes)
+    """One that is not counted is an error, and so is one that is counted and left out."""
+    file = trtllm_statistics.read_trace(two_ranks(tmp_path), ReadOptions(layers=Layers((4, 3), 61)))
+    assert file.layers == Layers((3, 4), 61)
+    with pytest.raises(FileError, match="layers 3 hold counts but are not among --moe-layers"):
+        trtllm_statistics.read_trace(two_ranks(tmp_path), ReadOptions(layers=Layers((4,), 61)))
     with pytest.raises(FileError, match="no counts of layers 5"):
         trtllm_statistics.read_trace(two_ranks(tmp_path), ReadOptions(layers=Layers((4, 5), 61)))
 

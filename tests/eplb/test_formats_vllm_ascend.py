@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from eplb.errors import FileError
 from eplb.formats import files, registry, vllm_ascend
 from eplb.formats.facts import Layers, MapFacts
-from eplb.formats.maps import differing_slots, in_place
 from eplb.formats.neutral import NeutralMap
+from eplb.formats.same_pool import differing_slots
 from placement import Placement
 
 LITERAL = (
@@ -95,7 +95,7 @@ def test_facts_of_the_person_complete_the_map():
         (MapFacts(nodes=3), "3 nodes for 2 ranks"),
         (MapFacts(nodes=0), "0 nodes for 2 ranks"),
         (MapFacts(experts=5), "expert 4 has no slot"),
-        (MapFacts(experts=3), "holds expert 3, there are 3"),
+        (MapFacts(experts=3), "slot 0 is 3, expected an expert, 0..2"),
         (MapFacts(experts=7), "7 experts (highest id 3) do not fit into 6 slots"),
         (MapFacts(layers=Layers((3, 4))), "--moe-layers"),
         (MapFacts(layers=Layers((3,), 3)), "--hidden-layers"),
@@ -130,7 +130,7 @@ def test_an_id_is_a_whole_number(value):
         (cards([[], []]), "device_expert is an empty list"),
         (cards([[0, 1], [1, 1]]), "holds expert 1 a second time on its rank"),
         (cards([[0, 1], [1, 3]]), "expert 2 has no slot"),
-        (cards([[0, 1], [1, 9]]), "layer 0, slot 3 holds 9"),
+        (cards([[0, 1], [1, 9]]), "layer 0, slot 3 is 9"),
         (cards([[0, 1], [2, 3]], [[0, 1, 2], [1, 2, 3]]), "layer 1, device 0 holds 3 experts, layer 0"),
         (cards([[0, 1], [2, 3]], [[0, 1, 2, 3]]), "layer 1 has 1 devices, layer 0 has 2"),
     ],
@@ -232,50 +232,6 @@ def test_io_04_the_engines_start_map_is_adopted_never_assumed():
     assert vllm_ascend.adopt_start(engine, engine) == (engine, None)
 
 
-def test_io_04_maps_of_different_pools_are_not_compared():
-    """Slots can only differ within one pool."""
-    one = neutral([[0, 1, 2, 3]])
-    for other, part in (
-        (neutral([[0, 1, 2, 3]], ranks=4), "ranks is 2 in one, 4"),
-        (neutral([[0, 1, 2, 0]], experts=3), "experts is 4 in one, 3"),
-        (neutral([[0, 1, 2, 3]] * 2), "1 layers in one, 2"),
-        (neutral([[0, 1, 2, 3, 0, 1]]), "slots_per_rank is 2 in one, 3"),
-    ):
-        with pytest.raises(FileError, match=part):
-            differing_slots(one, other)
-
-
-def test_staying_experts_keep_their_position():
-    """A running engine rejects a layer in which one moves; shares go where their copies go."""
-    current = neutral([[0, 1, 2, 3, 0, 1]])
-    target = neutral([[2, 0, 3, 1, 0, 2]], shares=[[0.25, 0.5, 1.0, 1.0, 0.5, 0.75]])
-    kept = in_place(target, current)
-    assert rows_of(kept) == [[0, 3, 2, 2, 0, 1]]
-    assert kept.placement.shares.tolist() == [[0.5, 1.0, 0.25, 0.75, 0.5, 1.0]]
-    assert rows_of(in_place(current, current)) == rows_of(current)
-
-
-@given(st.integers(0, 2**32))
-@settings(deadline=None, max_examples=50)
-def test_in_place_changes_only_the_order_within_a_rank(seed):
-    """Any two maps of one pool: same experts on each rank, and whoever stays keeps the slot."""
-    rng = np.random.default_rng(seed)
-
-    def drawn():
-        ranks = [rng.permutation(5)[:3] for _ in range(3)]
-        return np.concatenate(ranks)
-
-    target, current = (neutral([drawn(), drawn()], ranks=3, experts=5) for _ in range(2))
-    kept = in_place(target, current).placement.physical_to_logical.reshape(2, 3, 3)
-    was = target.placement.physical_to_logical.reshape(2, 3, 3)
-    live = current.placement.physical_to_logical.reshape(2, 3, 3)
-    assert (np.sort(kept, axis=2) == np.sort(was, axis=2)).all()
-    for layer in range(2):
-        for rank in range(3):
-            for place, expert in enumerate(live[layer, rank].tolist()):
-                assert expert not in was[layer, rank] or kept[layer, rank, place] == expert
-
-
 def test_rows_are_written_in_the_order_of_the_model(tmp_path):
     """The engine knows positions only."""
     given_map = neutral([[0, 1, 2, 3], [3, 2, 1, 0]], model_layer=(7, 3))
@@ -299,7 +255,7 @@ def test_how_to_start_the_engine_is_exact(tmp_path):
 
 def test_shares_are_left_out_and_that_is_said(tmp_path):
     """The engine gives each source rank one replica."""
-    shares = [[0.5, 0.5, 1.0, 1.0, 0.5, 0.5]]
+    shares = [[0.7, 0.5, 1.0, 1.0, 0.3, 0.5]]
     written = vllm_ascend.write_map(tmp_path / "m.json", neutral([[3, 1, 2, 0, 3, 1]], shares=shares))
     assert "shares_dropped" in {note.code for note in written.notes}
 
@@ -307,7 +263,7 @@ def test_shares_are_left_out_and_that_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "experts", "part"),
     [
-        ([[0, 1, -1, 2]], 3, "layer 0, slot 2 holds -1"),
+        ([[0, 1, -1, 2]], 3, "slot 2 of row 0 is empty"),
         ([[0, 0, 1, 2]], 3, "a second time on its rank"),
         ([[0, 1, 1, 0]], 3, "expert 2 has no slot"),
         ([[0, 1, 2, 3]], 6, "6 experts (highest id 3) do not fit into 4 slots"),
