@@ -4,9 +4,9 @@ Rerun from the project's root, with the data of ../shared/data (or DATA=folder):
 
     python benchmarks/fan_out.py [effort] [traffic_weight] [every n-th layer]
 
-Prints, for every recorded trace and number of redundant slots, the fan-out of the search without regard to traffic
-(traffic_weight 0) and with it, at the same seed, slots and limits; the planned load of the hottest node; and what the saving
-costs in imbalance on the unseen requests.
+Prints, for every recorded trace, number of redundant slots and way to take a copy, the nodes touched by the search without
+regard to traffic (traffic_weight 0) and with it, at the same seed, slots and limits; the planned load of the hottest node; and
+what the saving costs in imbalance on the unseen requests.
 """
 
 from __future__ import annotations
@@ -30,90 +30,145 @@ ROWS = (
 )
 
 
+CHOICES = (("even", ""), ("nearest", "hash"), ("nearest", "domain"), ("per_source", "domain"), ("fewest", ""))
+"""Which copy a token takes, and where a request starts: unknown, by its number, or on a rank of the node of its domain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One solve: fan-out on unseen requests under both choices, planned node load, imbalance ratio on unseen slices."""
+    """One solve on unseen requests: nodes touched, those beside the token's own (NaN = unknown), imbalance; planned node load."""
 
-    even: float
-    fewest: float
+    fan: float
+    remote: float
     node_load: float
     ratio: float
     seconds: float
 
 
-def halves(name: str, per_slice: int, layer_step: int) -> tuple[LoadTrace, LoadTrace]:
+def halves(name: str, per_slice: int, layer_step: int, start: str) -> tuple[LoadTrace, LoadTrace]:
     """The trace of the even requests and that of the odd ones, each with its routes."""
     recorded = np.load(DATA / f"{name}.npz")
     picks, offsets = recorded["picks"][:, ::layer_step], recorded["offsets"]
     request = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    sources = None if not start else _starts(start, recorded["domain"])[request]
     parts = [request % 2 == side for side in (0, 1)]
     experts = int(picks.max()) + 1
-    return (
-        _trace(picks[parts[0]], request[parts[0]], experts, per_slice),
-        _trace(picks[parts[1]], request[parts[1]], experts, per_slice),
+    plan, unseen = (
+        _trace(picks[part], request[part], experts, per_slice, None if sources is None else sources[part])
+        for part in parts
     )
+    return plan, unseen
 
 
-def _trace(picks: np.ndarray, request: np.ndarray, experts: int, per_slice: int) -> LoadTrace:
+def _starts(start: str, domain: np.ndarray) -> np.ndarray:
+    """Rank on which every request starts. The recordings do not say: this is assumed.
+
+    ``domain``: requests of a domain start on the two ranks of one node in turn, domains dealt over nodes by their requests.
+    """
+    number = np.arange(len(domain))
+    if start == "hash":
+        return number // 2 % RANKS
+    names, which, count = np.unique(domain, return_inverse=True, return_counts=True)
+    node, load = np.zeros(len(names), dtype=np.int64), np.zeros(NODES)
+    for one in np.argsort(-count, kind="stable"):
+        node[one] = load.argmin()
+        load[node[one]] += count[one]
+    return node[which] * (RANKS // NODES) + number // 2 % (RANKS // NODES)
+
+
+def _trace(
+    picks: np.ndarray, request: np.ndarray, experts: int, per_slice: int, sources: np.ndarray | None
+) -> LoadTrace:
     slice_of = np.unique(request, return_inverse=True)[1] // per_slice
     tokens = np.zeros((int(slice_of.max()) + 1, picks.shape[1], experts), dtype=np.int64)
+    by_rank = np.zeros((RANKS, picks.shape[1], experts), dtype=np.int64)
     for layer in range(picks.shape[1]):
         for place in range(picks.shape[2]):
             np.add.at(tokens[:, layer], (slice_of, picks[:, layer, place]), 1)
-    return LoadTrace(tokens, routes=Routes(picks.astype(np.int16), request))
+            if sources is not None:
+                np.add.at(by_rank[:, layer], (sources, picks[:, layer, place]), 1)
+    routes = Routes(picks.astype(np.int16), request, sources)
+    return LoadTrace(tokens, routes=routes, source_tokens=None if sources is None else by_rank)
 
 
-def planned_node_load(placement: Placement, plan: LoadTrace, topology: Topology) -> float:
-    """Hottest node over the mean of the nodes, all planned tokens summed, copies sharing evenly; the worst layer."""
-    node = np.array(topology.node_of_rank)[topology.rank_of_slot()]
-    worst = 0.0
-    for row, tokens in zip(placement.physical_to_logical, plan.tokens.sum(axis=0), strict=True):
-        held = row >= 0
-        load = tokens[row[held]] / np.bincount(row[held], minlength=plan.experts)[row[held]]
-        by_node = np.bincount(node[held], load)
-        worst = max(worst, float(by_node.max() / by_node.mean()))
-    return worst
+def rule_of(choice: str) -> str:
+    """The dispatch rule whose copies ``choice`` counts; ``fewest`` is none, its loads are taken as even."""
+    return choice if choice in ("nearest", "per_source") else "even"
 
 
-def outcome(plan: LoadTrace, unseen: LoadTrace, topology: Topology, effort: str, weight: float) -> Outcome:
-    """Solve on ``plan`` and score on ``unseen``."""
+def planned_node_load(placement: Placement, plan: LoadTrace, topology: Topology, choice: str) -> float:
+    """Hottest node over the mean of the nodes, all planned tokens summed; the worst layer.
+
+    Copies share as ``choice`` has it where that is a dispatch rule, else evenly.
+    """
+    node = np.array(topology.node_of_rank)
+    load = evaluate(placement, plan, topology, dispatch=rule_of(choice)).rank_cost.sum(axis=0)
+    by_node = np.stack([load[:, node == one].sum(axis=1) for one in np.unique(node)])
+    return float((by_node.max(axis=0) / by_node.mean(axis=0)).max())
+
+
+def solved(
+    plan: LoadTrace, topology: Topology, effort: str, weight: float, choice: str
+) -> tuple[Placement, float]:
+    """A cold start's map and its seconds."""
     began = time.perf_counter()
-    placement = solve(plan, topology, traffic_weight=weight, effort=effort, seed=0).placement
-    seconds = time.perf_counter() - began
-    assert unseen.routes is not None
-    even, fewest = (
-        float(np.nanmean(fan_out(placement, unseen.routes, topology, choice=choice)))
-        for choice in ("even", "fewest")
+    result = solve(
+        plan, topology, dispatch=rule_of(choice), choice=choice, traffic_weight=weight, effort=effort, seed=0
     )
-    ratio = float(np.nanmean(evaluate(placement, unseen, topology).ratio))
-    return Outcome(even, fewest, planned_node_load(placement, plan, topology), ratio, seconds)
+    return result.placement, time.perf_counter() - began
+
+
+def outcome(
+    made: tuple[Placement, float], plan: LoadTrace, unseen: LoadTrace, topology: Topology, choice: str
+) -> Outcome:
+    """Score a map on ``unseen``."""
+    assert unseen.routes is not None
+    placement, seconds = made
+    fan = float(np.nanmean(fan_out(placement, unseen.routes, topology, choice=choice)))
+    remote = float("nan")
+    if unseen.routes.sources is not None:
+        remote = float(np.nanmean(fan_out(placement, unseen.routes, topology, choice=choice, remote=True)))
+    ratio = float(np.nanmean(evaluate(placement, unseen, topology, dispatch=rule_of(choice)).ratio))
+    return Outcome(fan, remote, planned_node_load(placement, plan, topology, choice), ratio, seconds)
+
+
+def _remote(plain: float, saved: float) -> str:
+    if np.isnan(plain):
+        return f"{'-':>10s} {'-':>5s} {'-':>6s}"
+    return f"{plain:10.3f} {saved:5.3f} {100 * (saved / plain - 1):+5.1f}%"
 
 
 def main(effort: str = "normal", weight: str = "1.0", layer_step: str = "1") -> None:
     """Print the table."""
     print(
         f"effort {effort}, traffic_weight {weight}, {NODES} nodes, {RANKS} ranks, every {layer_step} layer(s); "
-        "fan-out = mean distinct nodes of a token on unseen requests"
+        "nodes = mean distinct nodes of a token on unseen requests, remote = those beside its own"
     )
     print(
-        f"{'trace':18s} slots random    w=0 w={weight:4s} change  must   aim | fewest w=0 w={weight:4s} | "
-        "node load | unseen ratio w=0  w | seconds"
+        f"{'trace':18s} slots copy taken, start   random | nodes  w=0 w={weight:4s} change (must, aim) | "
+        "remote w=0     w change | node load | unseen ratio w=0  w | seconds"
     )
     for name, per_slice, widths, must, aim in ROWS:
-        plan, unseen = halves(name, per_slice, int(layer_step))
-        assert unseen.routes is not None
-        random = random_fan_out(plan.experts, unseen.routes.top_k, NODES)
-        for width in widths:
-            topology = Topology.uniform(ranks=RANKS, nodes=NODES, slots_per_rank=width)
-            plain = outcome(plan, unseen, topology, effort, 0.0)
-            saved = outcome(plan, unseen, topology, effort, float(weight))
-            print(
-                f"{name:18s} {RANKS * width:5d} {random:6.3f} {plain.even:6.3f} {saved.even:6.3f} "
-                f"{100 * (saved.even / plain.even - 1):+5.1f}% {100 * must:+.0f}% {100 * aim:+.0f}% | "
-                f"{plain.fewest:10.3f} {saved.fewest:6.3f} | {saved.node_load:9.3f} | "
-                f"{plain.ratio:16.3f} {saved.ratio:5.3f} | {plain.seconds:.1f} {saved.seconds:.1f}",
-                flush=True,
-            )
+        for choice, start in CHOICES:
+            plan, unseen = halves(name, per_slice, int(layer_step), start)
+            assert unseen.routes is not None
+            random = random_fan_out(plan.experts, unseen.routes.top_k, NODES)
+            # Without redundant slots every copy is the only one.
+            for width in widths if choice == "even" else widths[1:]:
+                topology = Topology.uniform(ranks=RANKS, nodes=NODES, slots_per_rank=width)
+                plain, saved = (
+                    outcome(solved(plan, topology, effort, value, choice), plan, unseen, topology, choice)
+                    for value in (0.0, float(weight))
+                )
+                print(
+                    f"{name:18s} {RANKS * width:5d} {choice:10s} {start:8s} {random:8.3f} | "
+                    f"{plain.fan:10.3f} {saved.fan:6.3f} {100 * (saved.fan / plain.fan - 1):+5.1f}% "
+                    f"({100 * must:+.0f}%, {100 * aim:+.0f}%) | "
+                    f"{_remote(plain.remote, saved.remote)} | "
+                    f"{saved.node_load:9.3f} | {plain.ratio:16.3f} {saved.ratio:5.3f} | "
+                    f"{plain.seconds:.1f} {saved.seconds:.1f}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

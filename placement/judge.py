@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placement.frontier import Stop
+from placement.layer import ordered_sum
 from placement.placement import EMPTY
 from placement.search import GAIN, Track
 from placement.split import likely_shares
@@ -47,11 +48,7 @@ class Judge:
 
     def value(self, row: Row, shares: NDArray[np.float64] | None = None) -> float:
         """The objective of ``row``; ``shares``: float64 [live slots], None = even, where they are weighted."""
-        given = None
-        if shares is not None and self.mean is not None:
-            given = np.zeros(self.slots)
-            given[self.live_slots] = shares
-        return self.objective.value(self._whole(row), given)
+        return self.objective.value(self._whole(row), self._given(shares))
 
     def costs(self, row: Row) -> NDArray[np.float64]:
         """Cost of every live rank over perfect balance, float64 [slices with load, live ranks]."""
@@ -59,6 +56,20 @@ class Judge:
         _, costs = one.served(self._whole(row))
         ratios: NDArray[np.float64] = costs[one.loaded][:, one.whole.live] / one.balanced[one.loaded, None]
         return ratios
+
+    def node_load(self, row: Row, shares: NDArray[np.float64] | None = None) -> float:
+        """Tokens of the hottest node over its fair share, the mean over slices or the sum, whichever is hotter; 0 without load."""
+        one, speed = self.objective, self.objective.whole.speed
+        loads, _ = one.served(self._whole(row), self._given(shares))
+        loads = loads[one.loaded][:, one.whole.live]
+        if not len(loads):
+            return 0.0
+        tokens = np.cumsum(loads, axis=1)[:, -1]
+        part = np.cumsum(loads * (one.weights[one.loaded] / tokens)[:, None], axis=0)[-1]
+        whole = np.cumsum(loads, axis=0)[-1] / ordered_sum(tokens)
+        node = self.layer.node_of_rank
+        fair = np.bincount(node, speed) / ordered_sum(speed)
+        return float(max((np.bincount(node, kind) / fair).max() for kind in (part, whole)))
 
     def stop(self, moves: int, row: Row) -> Stop:
         """A stop of a path; where shares are weighted, with the best shares that are found."""
@@ -99,6 +110,14 @@ class Judge:
             exact.note(start.row, start.value)
             _Descent(self, exact, task).run(start, tries // len(starts))
         return [Stop(moves, value, row) for moves, value, row in exact.pareto()]
+
+    def _given(self, shares: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+        """Shares of all slots, float64 [slots], where they are weighted."""
+        if shares is None or self.mean is None:
+            return None
+        given = np.zeros(self.slots)
+        given[self.live_slots] = shares
+        return given
 
     def _whole(self, row: Row) -> NDArray[np.int32]:
         ids = np.full(self.slots, EMPTY, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Give every expert of a layer a home node, so that tokens touch few nodes and no node is overloaded."""
+"""Give every expert of a layer the nodes that hold it, so that tokens touch few nodes and no node is overloaded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placement import kernel_nodes as kernel
+from placement import kernel_nodes_anneal
+from placement.choice import EVEN, FEWEST, NEAREST, PER_SOURCE
 from placement.layer import ordered_sum
 
 if TYPE_CHECKING:
@@ -14,24 +17,43 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placement.coactivation import Touched
-    from placement.peaks import Peaks, Step
+    from placement.choice import Tokens
     from placement.topology import Topology
 
-LOAD_UNITS = 2**40
-"""Loads are whole parts of a layer's total, so that sums are exact in any order."""
+CODES = {
+    EVEN: kernel.EVEN,
+    NEAREST: kernel.NEAREST,
+    PER_SOURCE: kernel.PER_SOURCE,
+    FEWEST: kernel.FEWEST,
+}
+"""The compiled search's number of a choice."""
 
 ROOM_KEPT = 0.5
-"""Part of a node's redundant slots that is kept for second copies; the rest lets nodes hold unequal numbers of experts."""
+"""Part of a node's redundant slots that is kept for second copies; the rest lets nodes hold unequal numbers of experts, and
+experts be on several nodes."""
 
-WEIGHED = 24
-"""Exchanges, and moves, with the lowest slopes that are weighed exactly before one is taken."""
+CHUNK = 512
+"""Proposals between two looks at ``should_stop``: some milliseconds."""
 
-GAIN = 1e-9
-"""Smallest fall of the figure that counts as better."""
+HOT, COLD = 0.02, 0.0005
+"""First and last temperature, in parts of the figure's scale: weight + HALF."""
 
-PATIENCE = 60
-"""Steps without a new best after which the search for homes ends."""
+HALF = 0.5
+
+FEW = 2.0
+"""First temperature times experts, in parts of the scale, at least: where experts are few every step is large."""
+
+MOST_ROUNDS, ROUND_EXPERTS = 8, 64
+"""Rounds of annealing, each from the first temperature: one for every time that the experts go into so many."""
+
+FINE = 2.0
+"""Fine of the worst node's whole fair share above its limit, in parts of the scale; the last temperature bears a thousandth."""
+
+MOST_WEIGHT = 2.0**12
+"""A larger weight of the fan-out counts as this in the search: the peaks are then all but ignored."""
+
+SLACK = 1e-9
+"""Part of a load limit that is left free, so that sums in another order keep to it too."""
 
 
 def _never() -> bool:
@@ -39,12 +61,16 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class HomeSearch:
-    """How long to search and with which ``seed``; ``should_stop`` is asked before every step."""
+class NodeSearch:
+    """How many ``proposals`` to weigh and with which ``seed``; ``should_stop`` is asked every few milliseconds.
 
-    steps: int
+    ``price``: of every node that an expert newly comes to, in units of the figure; 0 = as good as any.
+    """
+
+    proposals: int
     seed: int = 0
     should_stop: Callable[[], bool] = _never
+    price: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,24 +78,21 @@ class Room:
     """What every node can take.
 
     ``fewest``, ``most``: int64 [nodes], distinct experts; fewer than ``fewest`` would leave a slot empty, more than ``most``
-    too few second copies. ``slots``: int64 [nodes]. ``load``: int64 [nodes], most load in LOAD_UNITS.
+    too few second copies. ``load``: float64 [nodes], most load in parts of the total.
     """
 
     fewest: NDArray[np.int64]
     most: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    load: NDArray[np.int64]
+    load: NDArray[np.float64]
 
     @property
     def nodes(self) -> int:
         """Number of nodes."""
-        return len(self.slots)
+        return len(self.load)
 
     def fits(self, experts: int) -> bool:
-        """Whether so many experts can have homes that fill every node."""
-        return bool((self.fewest <= self.slots).all()) and (
-            int(self.fewest.sum()) <= experts <= int(np.maximum(self.most, self.fewest).sum())
-        )
+        """Whether so many experts can have one node each and fill every node."""
+        return int(self.fewest.sum()) <= experts <= int(self.most.sum())
 
     def open_nodes(self, size: NDArray[np.int64], left: int) -> NDArray[np.bool_]:
         """Nodes that the next of ``left`` experts may go to when the nodes have ``size`` experts, bool [nodes]."""
@@ -90,183 +113,152 @@ def make_room(topology: Topology, experts: int, tolerance: float, size: int = 1)
     even = -(-experts * slots // int(slots.sum()))
     most = np.minimum(slots - ((slots - even) * ROOM_KEPT).astype(np.int64), experts)
     speed = np.bincount(node, topology.speed_of_rank(), topology.nodes).astype(np.float64)
-    # Every expert's whole load may be off by half a unit: the limit holds for the unrounded loads too.
-    load = np.floor(tolerance * LOAD_UNITS * speed / ordered_sum(speed)).astype(np.int64) - experts
     fewest = -(-widest // size)
-    return Room(fewest, np.maximum(most // size, fewest), slots // size, load)
+    load = (1.0 - SLACK) * tolerance * speed / ordered_sum(speed)
+    return Room(fewest, np.maximum(most // size, fewest), load)
 
 
-def whole_loads(loads: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Scale loads, float64 [kinds, experts], to int64 parts of LOAD_UNITS in every kind; a kind without load stays 0."""
+def part_loads(loads: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Scale loads, float64 [kinds, experts], to parts of the total of every kind; a kind without load stays 0."""
     total = np.cumsum(loads, axis=1)[:, -1:]
-    return np.rint(loads / np.where(total > 0, total, 1.0) * LOAD_UNITS).astype(np.int64)
+    parts: NDArray[np.float64] = loads / np.where(total > 0, total, 1.0)
+    return parts
 
 
-def first_homes(room: Room, load: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Heaviest expert first to the node with most load to spare, sizes kept; int64 [experts].
+def first_nodes(room: Room, load: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Heaviest expert first to the node with most load to spare, sizes kept; bool [experts, nodes], one node each.
 
-    ``load``: int64 [experts] in LOAD_UNITS. Nodes that lack experts come first once only as many experts are left.
+    ``load``: float64 [experts]. Nodes that lack experts come first once only as many experts are left.
     """
-    home = np.zeros(len(load), dtype=np.int64)
-    size, spare = np.zeros(room.nodes, dtype=np.int64), room.load.copy()
-    for left, expert in zip(range(len(load), 0, -1), np.argsort(-load, kind="stable").tolist(), strict=True):
-        node = int(np.where(room.open_nodes(size, left), spare, np.iinfo(np.int64).min).argmax())
-        home[expert] = node
-        size[node] += 1
-        spare[node] -= load[expert]
-    return home
+    return live_nodes(np.zeros((len(load), room.nodes)), room, load, alone=True)
 
 
-def live_homes(held: NDArray[np.float64], room: Room, load: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Homes near a live map, int64 [experts]: the node with most of an expert's copies that has room left.
+def live_nodes(
+    copies: NDArray[np.float64], room: Room, load: NDArray[np.float64], *, alone: bool
+) -> NDArray[np.bool_]:
+    """Nodes near those of a live map, bool [experts, nodes]: where most of an expert's copies are and room is left.
 
-    ``held``: float64 [experts, nodes], copies on each node. Experts that are all on one node choose first, then the heaviest;
-    nodes that lack experts come first once only as many experts are left.
+    ``copies``: float64 [experts, nodes], copies on each node. Experts that are all on one node choose first, then the heaviest;
+    nodes that lack experts come first once only as many experts are left. Then further nodes that hold an expert, while there
+    is room, unless each expert is to be ``alone`` on one.
     """
-    home = np.zeros(len(load), dtype=np.int64)
+    held = np.zeros(copies.shape, dtype=bool)
     size, spare = np.zeros(room.nodes, dtype=np.int64), room.load.copy()
-    order = np.lexsort((-load, (held > 0).sum(axis=1) != 1))
+    order = np.lexsort((-load, (copies > 0).sum(axis=1) != 1))
     for left, expert in zip(range(len(load), 0, -1), order.tolist(), strict=True):
         closed = ~room.open_nodes(size, left)
-        node = int(np.lexsort((-spare, -held[expert], closed))[0])
-        home[expert] = node
+        node = int(np.lexsort((-spare, -copies[expert], closed))[0])
+        held[expert, node] = True
         size[node] += 1
         spare[node] -= load[expert]
-    return home
+    for expert in [] if alone else order.tolist():
+        more = (copies[expert] > 0) & ~held[expert] & (size < room.most)
+        held[expert] |= more
+        size += more
+    return held
 
 
-def improve_homes(
-    peaks: Peaks, touched: Touched, room: Room, loads: NDArray[np.int64], *, search: HomeSearch
-) -> NDArray[np.int64]:
-    """Exchange and move experts between nodes for a lower figure of ``peaks``; the best homes seen, int64 [experts].
+@dataclass(frozen=True, slots=True, eq=False)
+class Figure:
+    """What the search makes small: mean over slices of the hottest node + ``weight`` × mean nodes that a token touches.
 
-    ``loads``: int64 [kinds, experts] in LOAD_UNITS; every kind keeps to ``room.load``, or to the worst load there was when the
-    start is above it. Takes the best step again and again, also uphill; an expert that left a node stays away for some steps
-    unless its return leads below the best. Sizes stay in ``room``. Steps: swap gains of field.md 2.11 on the exact objective.
+    ``tokens``: whose nodes count; one with a known own node counts the others only. ``loads``: float64 [slices, experts], each
+    slice summing to the nodes' total speed; ``weights``: float64 [slices], summing to 1; ``speed``: float64 [nodes].
+    ``sums``: float64 [kinds, experts], loads that keep to the room, in parts of their total (``part_loads``).
+    ``source``: float64 [starts, experts], where each expert's tokens start, summing to 1; ``number``: int64 [starts], the engine's
+    number of a rank. ``alone``: whether every expert stays on one node.
     """
-    state = _State(peaks, touched, room, loads)
-    for _ in range(search.steps):
-        relief = state.relief() if state.overload() else None
-        if relief is None:
-            break
-        state.take(relief, 0)
-    best, found = (state.overload(), peaks.value, touched.home[:-1].copy()), 0
-    for turn in range(1, search.steps + 1):
-        if turn > found + PATIENCE or search.should_stop():
-            break
-        step = state.best_step(turn, best[1] if state.overload() <= best[0] else -np.inf)
-        if step is None:
-            break
-        state.take(step, turn + 5 + (turn * 7919 + search.seed) % 7)
-        overload = state.overload()
-        if overload < best[0] or (overload == best[0] and peaks.value < best[1] - GAIN):
-            best, found = (overload, peaks.value, touched.home[:-1].copy()), turn
-    return best[2]
+
+    tokens: Tokens
+    loads: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    speed: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    weight: float
+    choice: str = EVEN
+    source: NDArray[np.float64] | None = None
+    number: NDArray[np.int64] | None = None
+    alone: bool = False
 
 
-class _State:
-    """Homes, loads and barred pairs of one search."""
+def improve_nodes(
+    figure: Figure,
+    held: NDArray[np.bool_],
+    room: Room,
+    search: NodeSearch,
+    live: NDArray[np.bool_] | None = None,
+) -> NDArray[np.bool_]:
+    """Anneal from ``held`` to nodes with a lower figure, bool [experts, nodes]: the best that were seen.
 
-    __slots__ = ("_barred_until", "_load", "_loads", "_peaks", "_room", "_size", "_touched")
-
-    def __init__(self, peaks: Peaks, touched: Touched, room: Room, loads: NDArray[np.int64]) -> None:
-        self._peaks, self._touched, self._room, self._loads = peaks, touched, room, loads
-        home = touched.home[:-1]
-        self._load = np.zeros((len(loads), room.nodes), dtype=np.int64)
-        for kind, load in enumerate(loads):
-            np.add.at(self._load[kind], home, load)
-        self._size = np.bincount(home, minlength=room.nodes)
-        self._barred_until = np.zeros((touched.experts, room.nodes), dtype=np.int64)
-
-    def overload(self) -> int:
-        """Load above the limit on the node that is worst, 0 when all keep to it."""
-        return max(0, int((self._load - self._room.load).max()))
-
-    def best_step(self, turn: int, aspire: float) -> Step | None:
-        """The exchange or move with the lowest figure after it, of those with the lowest slopes."""
-        steps, rise = self._exchanges()
-        barred = self._barred_until > turn
-        shut = np.array([any(barred[pair] for pair in step) for step in steps], dtype=bool)
-        if not steps:
-            return None
-        figures = self._peaks.after(steps, rise)
-        figures[shut & (figures >= aspire - GAIN)] = np.inf
-        at = int(figures.argmin())
-        return steps[at] if figures[at] < np.inf else None
-
-    def _exchanges(self) -> tuple[list[Step], NDArray[np.int64]]:
-        """Some allowed exchanges and moves with the lowest slopes, and their exact rise of the nodes touched."""
-        home, limit = self._touched.home[:-1], self.overload()
-        slopes, swaps, moves = self._peaks.slopes(), self._touched.swaps(), self._touched.move
-        # The exchange of two touches what it touches; only the peaks are priced by their slopes.
-        heat = slopes - self._peaks.touched_units(moves)
-        both = heat[:, home]
-        both = both + both.T + self._peaks.touched_units(swaps)
-        closed = ~self._bearable_swaps(limit) | (np.arange(len(home))[:, None] >= np.arange(len(home)))
-        closed |= home[:, None] == home
-        pairs = _lowest(both, closed)
-        steps: list[Step] = [[(one, int(home[two])), (two, int(home[one]))] for one, two in pairs]
-        rise = [int(swaps[pair]) for pair in pairs]
-        singles = _lowest(slopes, ~self._bearable_moves(limit))
-        steps += [[pair] for pair in singles]
-        rise += [int(moves[pair]) for pair in singles]
-        return steps, np.array(rise, dtype=np.int64)
-
-    def relief(self) -> Step | None:
-        """The exchange that takes most from the node that is most above its limit; None when none helps."""
-        home = self._touched.home[:-1]
-        kind, node = divmod(int((self._load - self._room.load).argmax()), self._room.nodes)
-        inside, outside = np.flatnonzero(home == node), np.flatnonzero(home != node)
-        if not len(inside) or not len(outside):
-            return None
-        worst = np.full((len(inside), len(outside)), np.iinfo(np.int64).min)
-        for load, at in zip(self._loads, self._load, strict=True):
-            over, change = at - self._room.load, load[inside][:, None] - load[outside]
-            worst = np.maximum(worst, np.maximum(over[node] - change, over[home[outside]] + change))
-        one, two = divmod(int(worst.argmin()), len(outside))
-        if int(worst[one, two]) >= int(self._load[kind, node] - self._room.load[node]):
-            return None
-        return [(int(inside[one]), int(home[outside[two]])), (int(outside[two]), node)]
-
-    def _bearable_swaps(self, limit: int) -> NDArray[np.bool_]:
-        home = self._touched.home[:-1]
-        good = np.ones((len(home), len(home)), dtype=bool)
-        for load, at in zip(self._loads, self._load, strict=True):
-            over = (at - self._room.load)[home]
-            good &= over[:, None] + load - load[:, None] <= limit
-        good &= good.T
-        return good
-
-    def _bearable_moves(self, limit: int) -> NDArray[np.bool_]:
-        home = self._touched.home[:-1]
-        good: NDArray[np.bool_] = (self._size < self._room.most) & (self._size > self._room.fewest)[home][
-            :, None
-        ]
-        for load, at in zip(self._loads, self._load, strict=True):
-            good = good & (load[:, None] + at - self._room.load <= limit)
-        good[np.arange(len(home)), home] = False
-        return good
-
-    def take(self, step: Step, until: int) -> None:
-        """Settle a step and bar its experts from the nodes they left."""
-        self._peaks.settle(step)
-        for expert, node in step:
-            left = int(self._touched.home[expert])
-            self._barred_until[expert, left] = until
-            self._load[:, left] -= self._loads[:, expert]
-            self._load[:, node] += self._loads[:, expert]
-            self._size[left] -= 1
-            self._size[node] += 1
-        self._touched.settle(step)
-        self._peaks.refresh()
+    ``live``: bool [experts, nodes], where a node costs no ``search.price``. Every kind of ``figure.sums`` keeps to ``room.load``,
+    or is above it by no more than at the start. Sizes stay in ``room``. Exact figures after every proposal
+    (hypergraph objective of field.md 2.11), also for experts on several nodes.
+    """
+    state = node_state(figure, held, room, live, search.seed)
+    scale = min(figure.weight, MOST_WEIGHT) + HALF
+    hot = search.price / 8 if search.price else max(HOT, FEW / len(held)) * scale
+    state.now[kernel.FINE] = FINE * scale * room.nodes
+    cold = min(hot, COLD * scale)
+    state.now[kernel.PRICE] = search.price
+    rounds = max(1, min(MOST_ROUNDS, ROUND_EXPERTS // len(held)))
+    each = search.proposals // rounds
+    state.now[kernel.COOLING] = _root(cold / hot, max(1, each // kernel_nodes_anneal.COOL_EVERY))
+    kernel_nodes_anneal.begin(state)
+    for _ in range(rounds):
+        state.now[kernel.TEMPERATURE] = hot
+        left = each
+        while left > 0 and not search.should_stop():
+            kernel_nodes_anneal.anneal_nodes(state, min(CHUNK, left))
+            left -= CHUNK
+    return state.best.astype(bool)
 
 
-def _lowest(values: NDArray[np.int64], closed: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Places of the WEIGHED lowest open entries, and of all that equal the last of them up to twice as many."""
-    shown = np.where(closed, np.iinfo(np.int64).max, values).ravel()
-    count = min(WEIGHED, int(shown.size - closed.sum()))
-    if not count:
-        return []
-    bar = np.partition(shown, count - 1)[count - 1]
-    places = np.concatenate([np.flatnonzero(shown < bar), np.flatnonzero(shown == bar)])[: 2 * WEIGHED]
-    return [(int(at) // values.shape[1], int(at) % values.shape[1]) for at in places]
+def _root(value: float, degree: int) -> float:
+    """The ``degree``-th root by halving, from products alone: the pow of a C library rounds as it likes."""
+    low, high = value, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _raised(middle, degree) < value:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _raised(base: float, exponent: int) -> float:
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def node_state(
+    figure: Figure, held: NDArray[np.bool_], room: Room, live: NDArray[np.bool_] | None, seed: int
+) -> kernel.NodeState:
+    """The compiled search's arrays for one layer."""
+    tokens, (experts, nodes) = figure.tokens, held.shape
+    kinds, (slices, _) = len(figure.sums), figure.loads.shape
+    source = np.ones((1, experts)) if figure.source is None else figure.source
+    starts, rows = len(source), len(tokens.sets)
+    order = np.argsort(tokens.sets, axis=None, kind="stable")
+    first = np.searchsorted(tokens.sets.ravel()[order], np.arange(experts + 1))
+    number = np.arange(starts) if figure.number is None else figure.number
+    state = kernel.NodeState(
+        held=held.astype(np.uint8), live=(held if live is None else live).astype(np.uint8), best=held.astype(np.uint8),
+        holders=np.zeros(experts, dtype=np.int64), missed=np.ones((starts, experts + 1, nodes)),
+        part=np.zeros((experts, nodes)), source=np.ascontiguousarray(source), number=number,
+        loads=np.ascontiguousarray(figure.loads.T), weights=figure.weights, inverse_speed=1.0 / figure.speed,
+        cost=np.zeros((nodes, slices)), trial_cost=np.zeros((nodes, slices)), sums=np.ascontiguousarray(figure.sums),
+        limit=room.load, load=np.zeros((kinds, nodes)), trial_load=np.zeros((kinds, nodes)),
+        size=np.zeros(nodes, dtype=np.int64), fewest=room.fewest, most=room.most,
+        sets=np.ascontiguousarray(tokens.sets), start=tokens.start, own=tokens.own, tokens=tokens.count,
+        touched=np.zeros(rows), sure=np.zeros((rows, nodes), dtype=np.int16), product=np.zeros((rows, nodes)), stamp=np.zeros(rows, dtype=np.int64), first=first,
+        rows=order // tokens.sets.shape[1], old_part=np.zeros((2, nodes)), old_missed=np.zeros((2, starts, nodes)), clock=np.zeros(5, dtype=np.int64),
+        now=np.zeros(9), random=np.array([seed], dtype=np.uint64),
+    )  # fmt: skip
+    state.clock[kernel.CHOICE], state.clock[kernel.ALONE] = CODES[figure.choice], figure.alone
+    state.now[kernel.RATE] = min(figure.weight, MOST_WEIGHT) / max(float(tokens.count.sum()), 1.0)
+    return state

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,27 +12,21 @@ import numpy as np
 from placement import bounds, deals, explain
 from placement.checks import instance, whole
 from placement.errors import MapError, PlacementError
-from placement.frontier import Path, Stop, merge
-from placement.groups import fresh_homes, kept_homes, moved_near
-from placement.judge import Judge, not_worse, plain_stops
+from placement.frontier import merge
+from placement.heed import heed_traffic
 from placement.kernel_cache import kernel_threads
-from placement.layer import Layer, make_layer, ordered_sum
+from placement.layer import ordered_sum
+from placement.layer_solve import MOST_SLICES, Ask, judge_of, solve_layer
 from placement.limits import Limits
 from placement.models import check_effort
-from placement.node_search import home_steps, measured, node_assignment, prepare, priced
-from placement.nodes import HomeSearch
+from placement.node_search import choice_of, measured, prepare
 from placement.objective import Objective
 from placement.placement import EMPTY, Placement
-from placement.policy import Policy, resolve
-from placement.relabel import relabel
-from placement.repair import mend, read_row
+from placement.policy import resolve
 from placement.result import Point, Result
 from placement.score import slot_shares
-from placement.search import Halt, Task, Track, cool_down, proposals, walk_away, walk_back
+from placement.search import Halt
 from placement.split import mean_loads
-from placement.split_search import cool_split, rows_near
-from placement.starts import packed, starts
-from placement.time_bound import time_bound
 from placement.topology import Topology
 from placement.trace import LoadTrace
 
@@ -42,52 +35,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from placement.bounds import Bound
     from placement.cost import Roofline
     from placement.dispatch import Dispatch
     from placement.frontier import Frontier
-    from placement.layer import Row
+    from placement.layer_solve import Answer
     from placement.node_search import Traffic
-
-MOST_SLICES = 256
-"""Slices that a search weighs; of more, an evenly spaced choice. The objective always counts them all."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """The arguments of a solve that do not change from layer to layer."""
-
-    trace: LoadTrace
-    current: Placement | None
-    shares: NDArray[np.float64] | None
-    small: Topology
-    live_slots: NDArray[np.int64]
-    limits: Limits
-    effort: str
-    seed: int
-    halt: Halt
-    policy: Policy
-    objective: Objective
-    cost: str | Roofline
-    means: NDArray[np.int64] | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What one layer adds: its path, the value it starts from (None = not served), and its bound."""
-
-    path: Path
-    start: float | None
-    bound: Bound
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Where a search from a live map begins: the live row, its repair, and the layer that a fresh row is packed for."""
-
-    live: Row
-    start: Row
-    other: Layer
+    from placement.result import Reason
 
 
 def solve(
@@ -100,6 +53,7 @@ def solve(
     cost: str | Roofline = "tokens",
     traffic_weight: float = 0.0,
     dispatcher: str = "node_dedupe",
+    choice: str | None = None,
     effort: str = "normal",
     seed: int = 0,
     should_stop: Callable[[], bool] | None = None,
@@ -116,8 +70,11 @@ def solve(
     by one thread at a time; once it says yes the result is marked ``truncated``. ``threads``: layers solved at a time, None =
     one per core (or NUMBA_NUM_THREADS); the result does not depend on it.
     ``traffic_weight``: with routes in the trace, how much tokens that touch few nodes count beside balance: 4 × weight × (mean
-    nodes touched - 1 on held-out routes) is added to the objective (``node_search``). ``dispatcher``: what the engine sends
-    (``traffic.DISPATCHERS``); where no placement can save traffic the weight is ignored, with a reason.
+    nodes touched - 1 on held-out routes; where their sources are known, nodes beside the token's own) is added to the objective
+    (``node_search``). New rows then keep every node to 1.05 of its fair share of tokens where any row does (``heed``).
+    ``dispatcher``: what the engine sends (``traffic.DISPATCHERS``); where no placement can save traffic the weight is ignored,
+    with a reason. ``choice``: which copy of an expert the traffic counts on (``choice.CHOICES``), None = the one that belongs to
+    ``dispatch``.
     The chosen point has the fewest moves whose objective is within ``limits.slack`` of the bound, or else of the best found;
     a cold start takes the best found. It is never worse than a ``current`` without violations.
 
@@ -150,7 +107,7 @@ def solve(
     live_map = _live_map(current, trace, topology)
     small, live_slots = topology.live()
     shares = None if live_map is None else slot_shares(live_map, topology, trace.experts, weighted=weighted)
-    ask = _Ask(
+    ask = Ask(
         trace,
         live_map,
         shares,
@@ -166,27 +123,33 @@ def solve(
         mean_loads(trace) if weighted else None,
     )
     size = trace.experts // small.expert_groups if policy.hierarchical else 1
-    traffic, ignored = prepare(trace, topology, traffic_weight, dispatcher=dispatcher, group_size=size)
+    traffic, ignored = prepare(
+        trace,
+        topology,
+        traffic_weight,
+        dispatcher=dispatcher,
+        group_size=size,
+        choice=choice_of(objective.rule.name, choice),
+        effort=effort,
+    )
     with ThreadPoolExecutor(threads) as pool:
-        plain = list(pool.map(lambda at: _solve_layer(ask, at), range(trace.layers)))
+        plain = list(pool.map(lambda at: solve_layer(ask, at), range(trace.layers)))
         if traffic is None:
             result = _result(ask, topology, plain)
             return replace(result, reasons=result.reasons + ignored)
-        heeding = pool.map(lambda at: _heed_traffic(ask, traffic, at, plain[at]), range(trace.layers))
+        heeding = pool.map(lambda at: heed_traffic(ask, traffic, at, plain[at]), range(trace.layers))
         result = _result(ask, topology, list(heeding))
-    chosen = result.paths.stops(result.paths.within(result.moves))
-    reason = measured(traffic, tuple(answer.path for answer in plain), chosen, _layer_weights(trace))
-    return replace(result, reasons=(*result.reasons, reason))
+    return replace(result, reasons=(*result.reasons, _saving(ask, traffic, plain, result)))
 
 
-def _heed_traffic(ask: _Ask, traffic: Traffic, at: int, plain: _Answer) -> _Answer:
-    """Let rows whose experts keep to home nodes compete with the plain ones, the traffic counted in the objective."""
-    steps = home_steps(ask.effort, ask.limits.evaluations, ask.trace.layers)
-    search = HomeSearch(steps, ask.seed, ask.halt.__bool__)
-    homes = node_assignment(traffic, at, search, plain.path.current)
-    aside = [_solve_layer(ask, at, home).path for home in homes]
-    path, start = priced(traffic, at, plain.path, aside, plain.start)
-    return _Answer(path, start, plain.bound)
+def _saving(ask: Ask, traffic: Traffic, plain: list[Answer], result: Result) -> Reason:
+    """What the chosen map saves of the traffic that ``plain`` answers would make."""
+    chosen, paths = result.paths.stops(result.paths.within(result.moves)), [answer.path for answer in plain]
+    hottest = [
+        judge_of(ask, path.layer, at).node_load(stop.row, stop.shares)
+        for at, (path, stop) in enumerate(zip(paths, chosen, strict=True))
+    ]
+    return measured(traffic, paths, chosen, _layer_weights(ask.trace), hottest)
 
 
 def _live_map(
@@ -203,116 +166,6 @@ def _live_map(
     return live_map
 
 
-def _solve_layer(ask: _Ask, at: int, home: NDArray[np.int64] | None = None) -> _Answer:
-    """Solve one layer; ``home``: int64 [experts], nodes that its experts must keep to, None = what the policy asks for."""
-    tokens, weights = ask.trace.tokens[:, at], ask.trace.slice_weights()
-    full = make_layer(tokens, weights, ask.small)
-    few = full if len(full.weights) <= MOST_SLICES else make_layer(tokens, weights, ask.small, MOST_SLICES)
-    prices = ask.objective.prices(few, at, MOST_SLICES)
-    few = few if prices is None else replace(few, prices=prices)
-    groups = ask.small.expert_groups if ask.policy.hierarchical else 0
-    least = _bound(ask, full, at, groups)
-    fresh = fresh_homes(few, groups) if groups and home is None else home
-    if ask.current is None or ask.shares is None:
-        full, few = _at_home(full, few, fresh)
-        stops = _cold_stops(ask, full, few, at, _task(ask, few, at, least.value))
-        return _Answer(Path(full, None, stops), None, least)
-    row = read_row(ask.current.physical_to_logical[at], ask.live_slots, ask.trace.experts)
-    other = replace(few, home=fresh if fresh is None else moved_near(few, fresh, row))
-    kept = kept_homes(few, row, groups) if groups and home is None else home
-    full, few = _at_home(full, few, kept)
-    track = Track(few, full.holds(row))
-    start = mend(few, row)
-    track.note(start, few.value(start))
-    if full.loaded:
-        rows = _Rows(row, start, other)
-        _search_from(track, rows, _task(ask, few, at, least.value), fresh_too=ask.effort != "fast")
-    own = ask.shares[at, ask.live_slots]
-    judge = _judge(ask, full, at)
-    if judge is None:
-        stops = plain_stops(full, few, track)
-    else:
-        task = _task(ask, few, at, least.value)
-        others: tuple[Row, ...] = ()
-        if ask.objective.split and full.loaded:
-            others = rows_near(track, start, row, task, None if ask.effort == "fast" else other)
-        stops = judge.stops(track, task, ask.effort, others)
-    before = None
-    if _serves(full, row):
-        before = full.shared_value(row, own) if judge is None else judge.value(row, own)
-    if before is not None and (start == row).all():
-        stops = not_worse(stops, Stop(0, before, row, own))
-    return _Answer(Path(full, row, stops), before, least)
-
-
-def _bound(ask: _Ask, full: Layer, at: int, groups: int) -> Bound:
-    clock = ask.objective.clock
-    if clock is not None:
-        return time_bound(full, ask.trace, at, clock, groups=groups)
-    return bounds.layer_bound(full, groups=groups, even=ask.objective.rule.name == "even")
-
-
-def _at_home(full: Layer, few: Layer, home: NDArray[np.int64] | None) -> tuple[Layer, Layer]:
-    """Both layers with the nodes that their experts must stay on; one object stays one."""
-    kept = replace(full, home=home)
-    return kept, kept if few is full else replace(few, home=home)
-
-
-def _serves(layer: Layer, row: Row) -> bool:
-    loaded = layer.loads[:, :-1].any(axis=0)
-    held = np.bincount(row, minlength=layer.experts + 1)[:-1] > 0
-    return bool((held | ~loaded).all())
-
-
-def _cold_stops(ask: _Ask, full: Layer, few: Layer, at: int, task: Task) -> tuple[Stop, ...]:
-    best = cool_down(few, starts(few), task) if full.loaded else packed(few)
-    judge, moves = _judge(ask, full, at), int(full.capacity().sum())
-    if judge is None:
-        return (Stop(moves, full.value(best), best),)
-    track = Track(few, None)
-    track.note(best, few.value(best))
-    others = (cool_split(few, best, task),) if ask.objective.split and full.loaded else ()
-    return tuple(replace(stop, moves=moves) for stop in judge.stops(track, task, ask.effort, others)[-1:])
-
-
-def _judge(ask: _Ask, full: Layer, at: int) -> Judge | None:
-    """Who values rows by the asked dispatch and cost; None where the search itself does."""
-    if ask.objective.plain:
-        return None
-    mean = None if ask.means is None else ask.means[at]
-    return Judge(ask.objective.layer(at), full, mean, ask.live_slots, ask.objective.slots)
-
-
-def _search_from(track: Track, rows: _Rows, task: Task, *, fresh_too: bool) -> None:
-    """Anneal from the repaired map, and back from a fresh one, with all moves noted."""
-    if not fresh_too:
-        walk_away(rows.start, track, rows.live, task)
-        return
-    half, quarter = replace(task, proposals=task.proposals // 2), replace(task, proposals=task.proposals // 4)
-    walk_away(rows.start, track, rows.live, half)
-    if track.best()[0] <= task.goal or not quarter.proposals or task.halt.asked:
-        return
-    fresh = relabel(rows.other, cool_down(rows.other, starts(rows.other), quarter), rows.start)
-    # Between two choices of home nodes groups would be split: the way back ends where the fresh homes end.
-    aside = track if rows.other.home is None else Track(rows.other, track.start)
-    walk_back(fresh, aside, rows.live, quarter)
-    if aside is not track:
-        for value, row in aside.rows.values():
-            track.note(row, value)
-
-
-def _task(ask: _Ask, layer: Layer, at: int, least: float) -> Task:
-    allowed = proposals(layer, ask.effort, cold=ask.current is None)
-    most = sys.maxsize
-    if ask.limits.evaluations is not None:
-        most = ask.limits.evaluations // ask.trace.layers
-    return Task(min(allowed, most), most, _goal(ask, least), ask.seed * 1_000_003 + at, ask.halt)
-
-
-def _goal(ask: _Ask, least: float) -> float:
-    return least * (1 + ask.limits.slack / 10) + 1e-5
-
-
 def _layer_weights(trace: LoadTrace) -> NDArray[np.float64]:
     """Part of each layer in the objective, float64 [layers]: the weight of its slices with load; zeros without any load."""
     loaded = trace.tokens.any(axis=2)
@@ -322,7 +175,7 @@ def _layer_weights(trace: LoadTrace) -> NDArray[np.float64]:
     return part
 
 
-def _result(ask: _Ask, topology: Topology, answers: list[_Answer]) -> Result:
+def _result(ask: Ask, topology: Topology, answers: list[Answer]) -> Result:
     weights = _layer_weights(ask.trace)
     frontier = merge(tuple(answer.path for answer in answers), weights, ask.live_slots, topology.slots)
     known = bool(weights.any())
@@ -361,7 +214,7 @@ def _result(ask: _Ask, topology: Topology, answers: list[_Answer]) -> Result:
 
 
 def _start(
-    ask: _Ask, answers: list[_Answer], weights: NDArray[np.float64], deal: Callable[[], Objective]
+    ask: Ask, answers: list[Answer], weights: NDArray[np.float64], deal: Callable[[], Objective]
 ) -> float | None:
     starts = [answer.start for answer in answers]
     if ask.current is None or None in starts:
@@ -377,7 +230,7 @@ def _known_ids(placement: Placement, trace: LoadTrace) -> Placement:
     return Placement(np.where((rows < 0) | (rows >= trace.experts), EMPTY, rows))
 
 
-def _chosen(ask: _Ask, frontier: Frontier, bound: float) -> int:
+def _chosen(ask: Ask, frontier: Frontier, bound: float) -> int:
     last = len(frontier.moves) - 1
     if ask.current is None:
         return last

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placement.checks import instance, whole
-from placement.coactivation import merged_sets
+from placement.choice import (
+    EVEN,
+    Bins,
+    bins_touched,
+    check_choice,
+    copy_table,
+    tokens_of,
+)
 from placement.errors import MapError, PlacementError, UnsupportedError
 from placement.layer import ordered_sum
 from placement.placement import Placement
@@ -17,6 +24,8 @@ from placement.topology import MOST_SLOTS, Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from placement.choice import Tokens
 
 NODE_DEDUPE, RANK_DEDUPE, PER_EXPERT, ALL_GATHER = "node_dedupe", "rank_dedupe", "per_expert", "all_gather"
 
@@ -29,13 +38,6 @@ NO_GAIN = {
     ALL_GATHER: "an all-gather dispatcher sends every token to every rank, whatever the placement",
 }
 """Why no placement saves traffic under a dispatcher."""
-
-CHOICES = ("even", "nearest", "fewest")
-"""Which copy of an expert a token takes: any, with equal chance; one on the token's own node when there is one; those
-that together touch fewest nodes (a limit that no public engine reaches)."""
-
-MOST_COVERED_BINS = 12
-"""Most nodes over which ``fewest`` is searched exactly: it tries every set of nodes."""
 
 
 def check_dispatcher(dispatcher: str) -> None:
@@ -65,27 +67,14 @@ def random_fan_out(experts: int, top_k: int, bins: int) -> float:
     return sum(1 - comb(experts - size, top_k) / comb(experts, top_k) for size in sizes)
 
 
-def bins_of(topology: Topology, dispatcher: str) -> tuple[NDArray[np.int64], int]:
-    """The bin of every slot, int64 [slots], and their number: nodes, or ranks under rank dedupe."""
+def bins_of(topology: Topology, dispatcher: str = NODE_DEDUPE, number: tuple[int, ...] | None = None) -> Bins:
+    """The bins of a topology: nodes, or ranks under rank dedupe. ``number``: the engine's number of each rank, None = in turn."""
     rank = topology.rank_of_slot()
+    of_rank = np.array(topology.node_of_rank, dtype=np.int64)
+    count = topology.nodes
     if dispatcher == RANK_DEDUPE:
-        return rank, topology.ranks
-    return np.array(topology.node_of_rank, dtype=np.int64)[rank], topology.nodes
-
-
-def bin_shares(
-    row: NDArray[np.int64], bins: NDArray[np.int64], count: int, experts: int
-) -> NDArray[np.float64]:
-    """Part of an expert's copies in every bin, float64 [experts + 1, bins]; the last row, for no pick, is zero.
-
-    ``row``: int64 [slots], -1 or ``experts`` = empty.
-    """
-    held = np.zeros((experts + 1, count))
-    filled = (row >= 0) & (row < experts)
-    np.add.at(held, (row[filled], bins[filled]), 1.0)
-    copies = np.bincount(row[filled], minlength=experts + 1)[:, None]
-    shares: NDArray[np.float64] = held / np.maximum(copies, 1)
-    return shares
+        of_rank, count = np.arange(topology.ranks), topology.ranks
+    return Bins(of_rank[rank], of_rank, np.array(number or range(topology.ranks), dtype=np.int64), count)
 
 
 def fan_out(
@@ -94,26 +83,33 @@ def fan_out(
     topology: Topology,
     *,
     dispatcher: str = NODE_DEDUPE,
-    choice: str = "even",
+    choice: str = EVEN,
+    remote: bool = False,
 ) -> NDArray[np.float64]:
     """Mean distinct nodes (under rank dedupe: ranks) that a token's copies go to, float64 [layers], NaN without routes.
 
-    The token's own node counts when one of its experts is there. ``choice``: ``even`` takes each expert's copies with equal
-    chance, independently, and gives the exact expectation; ``nearest`` takes a copy on the node where the token started
-    (``routes.sources``; unknown = every node alike), else any; ``fewest`` takes those that touch fewest nodes.
-    Dead ranks hold nothing. Under dispatchers without dedupe it is the number of copies sent: top-k per expert, the live ranks under all-gather.
+    The token's own node counts when one of its experts is there, unless ``remote`` asks for the others alone, which is what
+    crosses the network. ``choice``: see ``choice.CHOICES``; ``even`` gives the exact expectation; ``nearest`` and
+    ``per_source`` go by where the token started (``routes.sources``; unknown = everywhere alike).
+    Dead ranks hold nothing. Under dispatchers without dedupe it is the number of copies sent: top-k per expert, the live ranks
+    under all-gather.
 
     Raises:
         PlacementError: an argument is of another type.
-        MapError: the map has another shape than the topology and the routes, or lacks an expert that a token selected.
-        UnsupportedError: the dispatcher or the choice is unknown, or ``fewest`` over more than 12 nodes.
+        MapError: the map has another shape than the topology and the routes, lacks an expert that a token selected, or the
+            routes name a source that is no rank.
+        UnsupportedError: the dispatcher or the choice is unknown, ``fewest`` over more than 12 nodes, or ``remote`` without
+            sources or without dedupe.
     """
     instance("placement", placement, Placement, MapError)
     instance("routes", routes, Routes)
     instance("topology", topology, Topology)
     check_dispatcher(dispatcher)
-    if not (isinstance(choice, str) and choice in CHOICES):
-        raise UnsupportedError(f"choice {choice!r} is unknown: use one of {', '.join(CHOICES)}")
+    check_choice(choice)
+    if remote and (routes.sources is None or dispatcher in NO_GAIN):
+        raise UnsupportedError(
+            "remote nodes need routes with sources and a dispatcher that dedupes: leave remote out"
+        )
     if (placement.layers, placement.slots) != (routes.layers, topology.slots):
         raise MapError(
             f"the map is [{placement.layers}, {placement.slots}], "
@@ -121,127 +117,45 @@ def fan_out(
         )
     dead = np.isin(topology.rank_of_slot(), list(topology.dead))
     rows = np.where(dead, -1, placement.physical_to_logical).astype(np.int64)
-    return np.array(
-        [
-            _layer(row, routes, at, topology, dispatcher=dispatcher, choice=choice)
-            for at, row in enumerate(rows)
-        ]
-    )
+    if dispatcher in NO_GAIN:
+        return np.array(
+            [_copies_sent(routes.experts[:, at], topology, dispatcher) for at in range(routes.layers)]
+        )
+    bins = bins_of(topology, dispatcher)
+    return np.array([_layer(row, routes, at, bins, choice, remote=remote) for at, row in enumerate(rows)])
 
 
 def layer_fan_out(
-    row: NDArray[np.int64],
-    sets: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    topology: Topology,
-    experts: int,
-    *,
-    dispatcher: str = NODE_DEDUPE,
+    row: NDArray[np.int64], tokens: Tokens, bins: Bins, experts: int, choice: str, *, remote: bool = False
 ) -> float:
-    """``fan_out`` of one layer over its merged sets (see ``coactivation.merged_sets``), copies taken with equal chance.
+    """``fan_out`` of one layer over its tokens; NaN without tokens.
 
     ``row``: int64 [slots], ``experts`` (their number) or -1 = empty. Every expert of the sets has a slot.
     """
-    bins, count = bins_of(topology, dispatcher)
-    shares = bin_shares(row, bins, count, experts)
-    return ordered_sum(expected_bins(sets, shares) * tokens) / int(tokens.sum())
+    if not len(tokens.sets):
+        return nan
+    touched = bins_touched(tokens, copy_table(row, bins, experts, choice), choice, remote=remote)
+    return ordered_sum(touched * tokens.count) / ordered_sum(tokens.count)
+
+
+def _copies_sent(picks: NDArray[np.int16], topology: Topology, dispatcher: str) -> float:
+    taken = (picks >= 0).sum(axis=1)
+    tokens = int((taken > 0).sum())
+    if not tokens:
+        return nan
+    return float(len(topology.live_ranks)) if dispatcher == ALL_GATHER else int(taken.sum()) / tokens
 
 
 def _layer(
-    row: NDArray[np.int64], routes: Routes, at: int, topology: Topology, *, dispatcher: str, choice: str
+    row: NDArray[np.int64], routes: Routes, at: int, bins: Bins, choice: str, *, remote: bool
 ) -> float:
-    picks = routes.experts[:, at]
-    experts = 1 + max(int(picks.max()), 0)
-    sets, tokens, of_token = merged_sets(picks, experts)
-    if not len(sets):
-        return nan
-    if dispatcher == ALL_GATHER:
-        return float(len(topology.live_ranks))
-    if dispatcher == PER_EXPERT:
-        return int(((sets < experts).sum(axis=1) * tokens).sum()) / int(tokens.sum())
-    bins, count = bins_of(topology, dispatcher)
-    shares = bin_shares(row, bins, count, experts)
-    _check_served(sets, shares, at)
-    if choice == "nearest":
-        return _nearest(
-            sets, shares, started_at(len(sets), of_token, routes, topology, dispatcher=dispatcher)
-        )
-    touched = _fewest(sets, shares) if choice == "fewest" else expected_bins(sets, shares)
-    return ordered_sum(touched * tokens) / int(tokens.sum())
-
-
-def _check_served(sets: NDArray[np.int64], shares: NDArray[np.float64], at: int) -> None:
-    lost = shares.max(axis=1) <= 0
+    experts = 1 + max(int(routes.experts[:, at].max()), 0)
+    tokens = tokens_of(routes, at, experts, bins, choice)
+    lost = np.bincount(row[(row >= 0) & (row < experts)], minlength=experts + 1) == 0
     lost[-1] = False
-    if lost[sets].any():
-        expert = int(sets[lost[sets]][0])
+    if lost[tokens.sets].any():
+        expert = int(tokens.sets[lost[tokens.sets]][0])
         raise MapError(
             f"layer {at}: routes select expert {expert}, which no slot holds: repair the map first"
         )
-
-
-def expected_bins(sets: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Expected distinct bins of every set when each expert's bin is drawn by its shares, float64 [sets].
-
-    Sum over bins of 1 - prod over the set of (1 - share).
-    """
-    missed = np.ones((len(sets), shares.shape[1]))
-    for place in range(sets.shape[1]):
-        missed *= 1.0 - shares[sets[:, place]]
-    touched: NDArray[np.float64] = np.cumsum(1.0 - missed, axis=1)[:, -1]
-    return touched
-
-
-def _nearest(sets: NDArray[np.int64], shares: NDArray[np.float64], started: NDArray[np.float64]) -> float:
-    """Expected bins when a token started on each bin in turn, weighted by the tokens that ``started`` there."""
-    total = 0.0
-    for bin_ in range(shares.shape[1]):
-        here = shares[:, bin_] > 0
-        near = np.where(here[:, None], np.arange(shares.shape[1]) == bin_, shares)
-        total += ordered_sum(expected_bins(sets, near) * started[:, bin_])
-    return total / ordered_sum(started.ravel())
-
-
-def started_at(
-    sets: int,
-    of_token: NDArray[np.int64],
-    routes: Routes,
-    topology: Topology,
-    *,
-    dispatcher: str = NODE_DEDUPE,
-) -> NDArray[np.float64]:
-    """Tokens of every set by the bin they started on, float64 [sets, bins]; spread evenly when ``routes`` do not say.
-
-    Raises:
-        MapError: a source is not a rank of the topology.
-    """
-    by_node = dispatcher != RANK_DEDUPE
-    count = topology.nodes if by_node else topology.ranks
-    known = of_token >= 0
-    started = np.zeros((sets, count))
-    if routes.sources is None:
-        np.add.at(started, of_token[known], 1.0 / count)
-        return started
-    if int(routes.sources.max()) >= topology.ranks:
-        raise MapError(
-            f"routes name source rank {int(routes.sources.max())}, ranks are 0..{topology.ranks - 1}"
-        )
-    sources = np.array(topology.node_of_rank)[routes.sources] if by_node else routes.sources
-    np.add.at(started, (of_token[known], sources[known]), 1.0)
-    return started
-
-
-def _fewest(sets: NDArray[np.int64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Smallest number of bins that hold a copy of every expert of a set, by trying all sets of bins in rising size."""
-    count = shares.shape[1]
-    if count > MOST_COVERED_BINS:
-        raise UnsupportedError(
-            f"choice 'fewest' tries every set of nodes, {count} are too many: use at most {MOST_COVERED_BINS}"
-        )
-    bit: NDArray[np.int64] = ((shares > 0) * (1 << np.arange(count))).sum(axis=1)
-    bit[-1] = (1 << count) - 1
-    held = bit[sets]
-    touched = np.full(len(sets), float(count))
-    for chosen in sorted(range(1, 1 << count), key=int.bit_count, reverse=True):
-        touched[((held & chosen) > 0).all(axis=1)] = chosen.bit_count()
-    return touched
+    return layer_fan_out(row, tokens, bins, experts, choice, remote=remote)

@@ -19,8 +19,8 @@ from placement import (
     solve,
     violations,
 )
-from placement.node_search import home_steps, node_assignment, prepare
-from placement.nodes import HomeSearch
+from placement.node_search import node_assignment, node_proposals, prepare
+from placement.nodes import NodeSearch
 from tests.placement.routing import block_picks, trace_of
 
 TOP = Topology.uniform(ranks=8, nodes=4, slots_per_rank=5)
@@ -205,11 +205,11 @@ def test_no_evaluations_mean_no_search_for_homes():
     """With 0 evaluations the homes are those of the heaviest-first start, whatever the effort."""
     traffic, _ = prepare(blocks(), TOP, 1.0)
     starts = [
-        node_assignment(traffic, 0, HomeSearch(home_steps(effort, 0, 1)))[-1].tolist()
+        node_assignment(traffic, 0, NodeSearch(node_proposals(effort, 0, 1, 32)))[-1].tolist()
         for effort in ("fast", "thorough")
     ]
     assert starts[0] == starts[1]
-    assert home_steps("fast", None, 1) > home_steps("fast", 1000, 1) > 0
+    assert node_proposals("fast", None, 1, 32) > node_proposals("fast", 1000, 1, 32) > 0
 
 
 def test_rank_dedupe_counts_ranks():
@@ -242,3 +242,54 @@ def test_recorded_requests_touch_a_fifth_fewer_nodes_than_without_the_weight():
     for row, tokens in zip(heeded.physical_to_logical, plan.tokens.sum(axis=0), strict=True):
         load = np.bincount(node, tokens[row] / np.bincount(row)[row])
         assert load.max() <= 1.05 * load.mean()
+
+
+def domains(seed=0):
+    """Tokens of four domains that share eight experts and have six each of their own; a domain's tokens start on one node's ranks."""
+    rng = np.random.default_rng(seed)
+    domain = np.arange(400) % 4
+    own = np.stack([8 + 6 * one + rng.permutation(6)[:2] for one in domain])
+    shared = np.stack([rng.permutation(8)[:2] for _ in domain])
+    sets = np.concatenate([own, shared], axis=1).astype(np.int16)[:, None]
+    requests = np.arange(400) // 10 * 4 + domain
+    trace = trace_of(sets, requests % 40, 32)
+    sources = 2 * ((domain + 1) % 4) + np.arange(400) // 4 % 2
+    by_rank = np.zeros((8, 1, 32), dtype=np.int64)
+    np.add.at(by_rank[:, 0], (sources[:, None], sets[:, 0].astype(int)), 1)
+    return LoadTrace(trace.tokens, routes=Routes(sets, requests, sources), source_tokens=by_rank)
+
+
+@pytest.mark.parametrize("choice", ["nearest", "per_source"])
+def test_sources_pull_copies_to_where_tokens_come_from(choice):
+    """Assumed case: every domain is served by one node. On unseen requests fewer other nodes are touched than by a map that was
+    planned from the same routes without their sources, and by one planned without the weight.
+    """
+    trace, unseen = domains(), domains(seed=1).routes
+    blind = LoadTrace(trace.tokens, routes=Routes(trace.routes.experts, trace.routes.requests))
+    solved = [
+        solve(known, TOP, traffic_weight=weight, choice=choice, effort="fast")
+        for known, weight in ((trace, 0.0), (blind, 1.0), (trace, 1.0))
+    ]
+    plain, unaware, pulled = (
+        fan_out(result.placement, unseen, TOP, choice=choice, remote=True)[0] for result in solved
+    )
+    assert pulled < unaware
+    assert pulled < plain
+    assert not violations(solved[-1].placement, TOP, 32)
+    assert "nodes beside its own on held-out routes" in codes(solved[-1])["traffic"]
+
+
+def test_what_is_offered_is_the_saving_on_held_out_routes():
+    """The sentence names the nodes that the public measure gives on every fourth request, for the plain map and for the offer."""
+    trace = domains()
+    _, score = trace.routes.held_out()
+    plain, heeded = (
+        solve(trace, TOP, traffic_weight=weight, choice="nearest", effort="fast") for weight in (0.0, 1.0)
+    )
+    before, after = (
+        fan_out(result.placement, score, TOP, choice="nearest", remote=True)[0] for result in (plain, heeded)
+    )
+    assert (
+        f"{after:.3f} nodes beside its own on held-out routes instead of {before:.3f}"
+        in codes(heeded)["traffic"]
+    )

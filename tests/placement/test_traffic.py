@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement import MapError, Placement, Routes, Topology, UnsupportedError
-from placement.traffic import CHOICES, DISPATCHERS, fan_out, layer_fan_out, random_fan_out
+from placement.choice import CHOICES, tokens_of
+from placement.traffic import DISPATCHERS, bins_of, fan_out, layer_fan_out, random_fan_out
 
 TOP = Topology.uniform(ranks=4, nodes=2, slots_per_rank=2)
 
@@ -48,29 +49,49 @@ def maps_and_routes(draw):
     return Placement(row[None]), Routes(sets[:, None], np.arange(len(sets)), sources), topology
 
 
-def listed(placement, routes, topology, choice, bin_of_rank):
-    """Mean over tokens, started on each place they may have started on, and over all choices of one copy each."""
+def listed(placement, routes, topology, choice, bin_of_rank, *, remote=False):
+    """Mean over tokens, started on each rank they may have started on, and over all choices of one copy each."""
     bins = np.array(bin_of_rank)[topology.rank_of_slot()]
     row, total = placement.physical_to_logical[0], 0.0
+    everywhere = list(range(len(bin_of_rank)))
+    if choice != "per_source":
+        everywhere = [bin_of_rank.index(bin_) for bin_ in sorted(set(bin_of_rank))]
     for sample, picks in enumerate(routes.experts[:, 0].tolist()):
-        known = routes.sources is not None
-        starts = [bin_of_rank[routes.sources[sample]]] if known else sorted(set(bin_of_rank))
+        starts = everywhere if routes.sources is None else [int(routes.sources[sample])]
         for start in starts:
+            own = bin_of_rank[start]
             options = [bins[row == expert].tolist() for expert in picks]
             if choice == "nearest":
-                options = [[start] if start in some else some for some in options]
-            counts = [len(set(taken)) for taken in itertools.product(*options)]
+                options = [[own] if own in some else some for some in options]
+            if choice == "per_source":
+                options = [[some[start % len(some)]] for some in options]
+            counts = [len(set(taken) - ({own} if remote else set())) for taken in itertools.product(*options)]
             total += (min(counts) if choice == "fewest" else np.mean(counts)) / len(starts)
     return total / routes.samples
 
 
-@given(maps_and_routes(), st.sampled_from(CHOICES), st.sampled_from(["node_dedupe", "rank_dedupe"]))
-def test_fan_out_is_what_listing_every_choice_gives(case, choice, dispatcher):
-    """Expectation for even and nearest copies, smallest number for the fewest; over nodes and over ranks."""
+@given(
+    maps_and_routes(),
+    st.sampled_from(CHOICES),
+    st.sampled_from(["node_dedupe", "rank_dedupe"]),
+    st.booleans(),
+)
+def test_fan_out_is_what_listing_every_choice_gives(case, choice, dispatcher, remote):
+    """Expectation for chosen copies, smallest number for the fewest; over nodes and over ranks; with and without the own one."""
     placement, routes, topology = case
+    remote = remote and routes.sources is not None
     bin_of_rank = topology.node_of_rank if dispatcher == "node_dedupe" else tuple(range(topology.ranks))
-    got = fan_out(placement, routes, topology, dispatcher=dispatcher, choice=choice)
-    assert got[0] == pytest.approx(listed(placement, routes, topology, choice, bin_of_rank))
+    got = fan_out(placement, routes, topology, dispatcher=dispatcher, choice=choice, remote=remote)
+    assert got[0] == pytest.approx(listed(placement, routes, topology, choice, bin_of_rank, remote=remote))
+
+
+def test_the_nodes_beside_a_tokens_own_need_sources():
+    """And a dispatcher that sends a token once to a node."""
+    placement, known = Placement([[0] * 8]), Routes([[[0]]], [0], [1])
+    assert fan_out(placement, known, TOP, choice="nearest", remote=True).tolist() == [0.0]
+    for routes, dispatcher in ((Routes([[[0]]], [0]), "node_dedupe"), (known, "per_expert")):
+        with pytest.raises(UnsupportedError, match="remote nodes need routes with sources"):
+            fan_out(placement, routes, TOP, dispatcher=dispatcher, remote=True)
 
 
 def test_without_dedupe_the_map_does_not_matter():
@@ -84,10 +105,11 @@ def test_without_dedupe_the_map_does_not_matter():
 
 def test_an_empty_slot_and_a_missing_pick_do_not_meet():
     """Both are written as the number of experts inside the solver; a dropped pick touches nothing all the same."""
-    topology = Topology.uniform(ranks=2, nodes=2, slots_per_rank=2)
-    row, tokens = np.array([0, 2, 1, 2]), np.array([5])
-    assert layer_fan_out(row, np.array([[0, 2]]), tokens, topology, 2) == 1.0
-    assert layer_fan_out(row, np.array([[0, 1]]), tokens, topology, 2) == 2.0
+    bins = bins_of(Topology.uniform(ranks=2, nodes=2, slots_per_rank=2))
+    row = np.array([0, 2, 1, 2])
+    for picks, touched in (([0, -1], 1.0), ([0, 1], 2.0)):
+        tokens = tokens_of(Routes([[picks]], [0]), 0, 2, bins, "even")
+        assert layer_fan_out(row, tokens, bins, 2, "even") == touched
 
 
 def test_a_layer_without_routes_has_no_fan_out():
