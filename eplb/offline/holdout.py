@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from eplb.formats.facts import TraceFile
 
 HOLDOUT = 0.25
-"""Part of the slices that is held out, unless said otherwise."""
+"""Part of the slices that is held out, unless said otherwise: the plan that is scored should see nearly what the written one sees."""
 ROUNDING = 1e-9
 
 
@@ -36,8 +36,27 @@ def split(trace: LoadTrace, kinds: tuple[tuple[str, str], ...], fraction: float)
     """
     if fraction <= 0 or trace.slices < 2:
         return None
-    unseen = _held_out(kinds, fraction)
+    unseen = held_out(kinds, fraction)
     return Split(part(trace, ~unseen), part(trace, unseen))
+
+
+def held_out(kinds: tuple[tuple[str, str], ...], fraction: float) -> NDArray[np.bool_]:
+    """Which slices only score: about ``fraction`` of every kind, evenly spread over it; bool [slices], all false with 0 or of a single slice.
+
+    Slices are counted through kind by kind, and slice j is held out where floor((j + 1) x fraction) exceeds floor(j x fraction).
+    """
+    held = np.zeros(len(kinds), dtype=np.bool_)
+    if fraction <= 0 or len(kinds) < 2:
+        return held
+    # One running count over all kinds: many small kinds give their part too.
+    order = sorted(range(len(kinds)), key=lambda at: kinds[at])
+    for place, at in enumerate(order):
+        held[at] = floor((place + 1) * fraction + ROUNDING) > floor(place * fraction + ROUNDING)
+    if held.all():
+        held[order[0]] = False
+    if not held.any():
+        held[order[-1]] = True
+    return held
 
 
 def kinds_of(file: TraceFile) -> tuple[tuple[str, str], ...]:
@@ -48,7 +67,7 @@ def kinds_of(file: TraceFile) -> tuple[tuple[str, str], ...]:
 
 def seen_kinds(kinds: tuple[tuple[str, str], ...], fraction: float) -> tuple[tuple[str, str], ...]:
     """The kinds of the slices that ``split`` leaves to plan on."""
-    unseen = _held_out(kinds, fraction)
+    unseen = held_out(kinds, fraction)
     return tuple(kind for kind, out in zip(kinds, unseen.tolist(), strict=True) if not out)
 
 
@@ -83,16 +102,3 @@ def check_fraction(fraction: float, slices: int) -> None:
         raise FileError(
             "--holdout needs at least 2 slices: use a longer trace or a smaller --sequences-per-slice"
         )
-
-
-def _held_out(kinds: tuple[tuple[str, str], ...], fraction: float) -> NDArray[np.bool_]:
-    # One running count over all kinds: many small kinds give their part too.
-    order = sorted(range(len(kinds)), key=lambda at: kinds[at])
-    held = np.zeros(len(kinds), dtype=bool)
-    for place, at in enumerate(order):
-        held[at] = floor((place + 1) * fraction + ROUNDING) > floor(place * fraction + ROUNDING)
-    if held.all():
-        held[order[0]] = False
-    if not held.any():
-        held[order[-1]] = True
-    return held

@@ -105,6 +105,9 @@ def _named(names: tuple[str, ...]) -> str:
 def _tiles(study: Study) -> tuple[Tile, ...]:
     gain = gain_on(study, "all", study.scored)
     where = "held-out slices" if study.held.any() else "not held out"
+    fits = "fitted, not a forecast"
+    if study.foreign:
+        where, fits = "all slices", "a fit, if the map was planned on them"
     return (
         Tile("Ratio before", ratio(gain.before), f"map: {study.before.name}"),
         Tile("Ratio after", ratio(gain.after), f"map: {study.after.name}, {where}"),
@@ -112,7 +115,7 @@ def _tiles(study: Study) -> tuple[Tile, ...]:
         Tile(
             "MoE time saved",
             percent(gain.saved),
-            "if time follows the busiest rank" if study.held.any() else "fitted, not a forecast",
+            "if time follows the busiest rank" if study.held.any() else fits,
         ),
         Tile(
             "Moves",
@@ -128,7 +131,7 @@ def _method(study: Study) -> tuple[str, ...]:
         f"{some(held, 'slice')} of {len(study.held)} were held out, evenly spread within each domain and phase ({percent(ask.hold_out, 0)} asked for). "
         "Neighbouring slices are alike, so this tests chance and overfitting, not how a plan ages: see 'Will it last'."
         if held
-        else "No slice was held out, so every number is in-sample: it shows a fit, not a forecast.",
+        else _not_held_out(study),
         f"All ratios are means over {scored_words(study)} and over layers with load; every slice and layer counts equally. Replicas share their expert's tokens evenly.",
         "Ratios are predicted from the trace and the map, not measured on an engine.",
         f"The sampling floor is for independent tokens, {'one pick per token (top-k is not known)' if study.top_k is None else f'{study.top_k} picks per token'}; tokens of one request are alike, so the real floor may be higher, or lower where requests share text.",
@@ -148,6 +151,15 @@ def _method(study: Study) -> tuple[str, ...]:
         )
         lines += [_sentence(reason.sentence) for reason in study.result.reasons]
     return tuple(lines)
+
+
+def _not_held_out(study: Study) -> str:
+    if study.foreign:
+        return (
+            "Maps come from files, which do not say what they were planned on. If it was this trace, the numbers show a fit and not a forecast: "
+            "give a trace that the planning did not see, or a new plan with --plan."
+        )
+    return "No slice was held out, so every number is in-sample: it shows a fit, not a forecast."
 
 
 def _sentence(text: str) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eplb.offline.holdout import held_out, kinds_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -87,17 +89,17 @@ def between_parts(study: Study) -> Overlap:
 
 
 def between_domains(study: Study) -> Overlap | None:
-    """Compare domains: planned slices of one (rows) with held-out slices of another (columns); None without two domains."""
+    """Compare domains: half of the slices of one (rows) with the other half of another (columns); None without two domains."""
     domains = study.file.domain
     names = () if domains is None else tuple(dict.fromkeys(name for name in domains if name))
-    if domains is None or len(names) < 2 or not study.held.any():
+    if domains is None or len(names) < 2:
         return None
-    of, tokens, held = np.array(domains), study.file.trace.tokens, study.held
+    of, tokens, other = np.array(domains), study.file.trace.tokens, held_out(kinds_of(study.file), 0.5)
     weight = {name: int(tokens[of == name].sum()) for name in names}
     kept = tuple(name for name in names if name in sorted(names, key=lambda n: -weight[n])[:MOST_PARTS])
-    planned = [tokens[(of == name) & ~held].sum(axis=0) for name in kept]
-    scored = [tokens[(of == name) & held].sum(axis=0) for name in kept]
-    return _table(study, kept, planned, scored, len(names) - len(kept))
+    rows = [tokens[(of == name) & ~other].sum(axis=0) for name in kept]
+    columns = [tokens[(of == name) & other].sum(axis=0) for name in kept]
+    return _table(study, kept, rows, columns, len(names) - len(kept))
 
 
 def _table(

@@ -45,12 +45,12 @@ def domain_drift(domains: Overlap) -> Figure:
     return Figure(
         "domains",
         "Does a plan for one domain serve another?",
-        "Row: the hot set in the planned slices of a domain. Column: in the held-out slices of a domain. The diagonal is one domain twice and shows how well "
+        "Row: the hot set in one half of the slices of a domain. Column: in the other half of a domain. The diagonal is one domain twice and shows how well "
         "a hot set can be known at all. Where a cell is far below the diagonal of its row, a plan for the row does not suit the column.",
-        "Too few slices were held out to compare domains."
+        "There are too few slices to compare domains."
         if isnan(domains.within) or isnan(domains.across)
         else f"Within a domain {percent(domains.within, 0)} of the hot set is found again, in another domain {percent(domains.across, 0)}; chance would give {percent(domains.chance, 0)}.",
-        (_matrix(domains, "planned on (row) against held out (column)"),),
+        (_matrix(domains, "one half (row) against the other half (column)"),),
         notes=_notes(domains),
     )
 

@@ -27,8 +27,10 @@ HEAD = ("phase or domain", "slices", "ratio before", "ratio after", "sampling fl
 
 def scored_words(study: Study) -> str:
     """On which slices numbers are stated."""
-    held = int(study.held.sum())
-    return some(held, "held-out slice") if held else f"{some(len(study.held), 'slice')}, none held out,"
+    held, all_of_them = int(study.held.sum()), some(len(study.held), "slice")
+    if study.foreign:
+        return f"{all_of_them}, on which the map may have been planned,"
+    return some(held, "held-out slice") if held else f"{all_of_them}, none held out,"
 
 
 def forecast(study: Study) -> Figure:

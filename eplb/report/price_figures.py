@@ -54,7 +54,7 @@ def frontier(study: Study) -> Figure:
         else f"The {study.after.name} needs {some(study.after.moves, 'move')} of {slots} slots and reaches {ratio(after)}.{_most(study)}",
         () if isnan(after) else (_frontier_chart(study, spots),),
         Table(
-            ("map", "moves", "ratio, planned on", "ratio, held out"),
+            ("map", "moves", "ratio, planned on", "ratio, scored" if study.foreign else "ratio, held out"),
             tuple((each.name, count(each.moves), ratio(each.seen), ratio(each.unseen)) for each in spots),
         ),
     )
@@ -68,7 +68,13 @@ def _spots(study: Study) -> list[_Spot]:
         for point in study.frontier
     ]
     spots += [
-        _Spot(each.name, key, each.moves, study.mean_ratio(each, ~study.held), study.mean_ratio(each))
+        _Spot(
+            each.name,
+            key,
+            each.moves,
+            unknown if study.foreign else study.mean_ratio(each, ~study.held),
+            study.mean_ratio(each),
+        )
         for each, key in zip(study.others, KEYS, strict=False)
     ]
     return sorted(spots, key=lambda spot: spot.moves)
@@ -108,7 +114,7 @@ def _frontier_chart(study: Study, spots: Sequence[_Spot]) -> LineChart:
 
 def _spot_words(spot: _Spot) -> str:
     seen = "" if isnan(spot.seen) else f", ratio {ratio(spot.seen)} on the slices of the plan"
-    unseen = "" if isnan(spot.unseen) else f", {ratio(spot.unseen)} on held-out slices"
+    unseen = "" if isnan(spot.unseen) else f", {ratio(spot.unseen)} on the scored slices"
     return f"{spot.name}: {some(spot.moves, 'move')}{seen}{unseen}"
 
 

@@ -103,7 +103,7 @@ def compared(study: Study) -> Figure:
         value = study.mean_ratio(each)
         by_layer = [mean(each.ratio[study.scored, at]) for at in range(each.ratio.shape[1])]
         worst = max((one for one in by_layer if not isnan(one)), default=float("nan"))
-        planned = study.mean_ratio(each, ~study.held)
+        planned = float("nan") if study.foreign else study.mean_ratio(each, ~study.held)
         rows.append(
             (
                 each.name,
@@ -123,11 +123,23 @@ def compared(study: Study) -> Figure:
     return Figure(
         "compared",
         "The maps side by side",
-        "'Held out' is the honest number; 'planned on' is what the plan was fitted to and always looks better. Moves are slots that must load an expert "
+        (
+            ""
+            if study.foreign
+            else "'Held out' is the honest number; 'planned on' is what the plan was fitted to and always looks better. "
+        )
+        + "Moves are slots that must load an expert "
         f"new to their rank, of {slots:,} slots in all.{bound}",
         f"{len(rows)} maps are compared on {scored_words(study)}.",
         table=Table(
-            ("map", "ratio, held out", "ratio, planned on", "ratio, worst layer", "moves", "MoE time saved"),
+            (
+                "map",
+                "ratio, scored" if study.foreign else "ratio, held out",
+                "ratio, planned on",
+                "ratio, worst layer",
+                "moves",
+                "MoE time saved",
+            ),
             tuple(rows),
         ),
         shown=True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eplb.noise import noise_floor
-from eplb.report.split import held_out
+from eplb.offline.holdout import HOLDOUT, held_out, kinds_of
 from eplb.skew import id_order
 from placement import LoadTrace, Topology, TraceError, evaluate, fan_out, random_fan_out, solve
 
@@ -39,7 +39,7 @@ class Ask:
     """What is asked of a report.
 
     ``before``: the map that serves now. ``maps``: maps to compare with it. ``plan``: also solve for one here.
-    ``hold_out``: part of the slices that the plan never sees. ``top_k``: experts that a token picks, None = what the trace says.
+    ``hold_out``: part of the slices that a plan made here never sees. ``top_k``: experts that a token picks, None = what the trace says.
     ``cost``: preset for microseconds, None = none.
     """
 
@@ -47,7 +47,7 @@ class Ask:
     before: Named | None = None
     maps: tuple[Named, ...] = ()
     plan: bool = True
-    hold_out: float = 0.5
+    hold_out: float = HOLDOUT
     effort: str = "normal"
     seed: int = 0
     top_k: int | None = None
@@ -88,7 +88,7 @@ class FrontierPoint:
 class Study:
     """Everything that a report shows.
 
-    ``held``: bool [slices]. ``floor``: float64 [slices, layers], excess that sampling noise alone would show. ``after``: the
+    ``held``: bool [slices], kept from the plan; none where no plan is made here, for no file of a map says what it was planned on. ``floor``: float64 [slices, layers], excess that sampling noise alone would show. ``after``: the
     contender that the page is about, the first of ``others``. ``random_nodes``: mean distinct nodes of a random map.
     """
 
@@ -107,6 +107,11 @@ class Study:
     def after(self) -> Contender:
         """The map that the page is about."""
         return self.others[0]
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the page is about a map from a file, of which nobody knows here on which slices it was planned."""
+        return self.result is None
 
     @property
     def scored(self) -> NDArray[np.bool_]:
@@ -136,13 +141,14 @@ def study(file: TraceFile, ask: Ask, say: Callable[[str], None] = lambda _: None
     """
     trace, topology = file.trace, ask.topology
     topology.check_holds(trace.experts)
-    held = held_out(_kinds(file), ask.hold_out)
+    solves = ask.plan or not ask.maps
+    held = held_out(kinds_of(file), ask.hold_out if solves else 0.0)
     scored = held if held.any() else np.ones_like(held)
     before = ask.before or Named("order of ids", id_order(trace, topology))
     top_k = ask.top_k or (None if trace.routes is None else trace.routes.top_k)
     result = None
     maps = list(ask.maps)
-    if ask.plan or not maps:
+    if solves:
         seen = LoadTrace(trace.tokens[~held])
         say(f"solving {trace.layers} layers x {trace.experts} experts on {seen.slices} slices ({ask.effort})")
         result = solve(seen, topology, before.placement, effort=ask.effort, seed=ask.seed)
@@ -165,11 +171,6 @@ def study(file: TraceFile, ask: Ask, say: Callable[[str], None] = lambda _: None
         if trace.routes is None
         else random_fan_out(trace.experts, trace.routes.top_k, topology.nodes),
     )
-
-
-def _kinds(file: TraceFile) -> list[tuple[str, str]]:
-    blank = ("",) * file.trace.slices
-    return list(zip(file.phase or blank, file.domain or blank, strict=True))
 
 
 def _contender(

@@ -30,6 +30,11 @@ MOST_RUNS = 12
 KEYS = ("after", "map2", "map3", "map4", "map5")
 """Colours of the maps that are compared, in order."""
 
+HELD = (
+    " Dots, and the marks below the plot, are held-out slices: only they count for the forecast. Were 'after' low between the dots "
+    "only, the plan would fit the past and not what comes."
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Series:
@@ -60,8 +65,8 @@ def over_time(study: Study) -> Figure:
     return Figure(
         "over-time",
         "The ratio over time, before and after",
-        "Every point is one slice, mean over its layers; lower is better and 1 is perfect. Dots, and the marks below the plot, are held-out slices: "
-        "only they count for the forecast. Were 'after' low between the dots only, the plan would fit the past and not what comes.",
+        "Every point is one slice, mean over its layers; lower is better and 1 is perfect."
+        + (HELD if study.held.any() else ""),
         "There is no load."
         if isnan(gain.before)
         else f"On {scored_words(study)} the ratio goes from {ratio(gain.before)} to {ratio(gain.after)} and is lower in {better} of them; "
@@ -74,7 +79,8 @@ def over_time(study: Study) -> Figure:
 
 def _group(study: Study, first: int, size: int) -> _Group:
     if size == 1:
-        return _Group(slice_name(study.file, first), "held out" if study.held[first] else "planned on")
+        use = "scored" if study.foreign else "held out" if study.held[first] else "planned on"
+        return _Group(slice_name(study.file, first), use)
     return _Group(f"slices {first} to {min(first + size, len(study.held)) - 1}", "")
 
 

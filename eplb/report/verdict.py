@@ -24,7 +24,7 @@ LEAST_GAIN = 0.02
 LEAST_TIME = 0.02
 """Smallest part of the time, by a cost preset, that counts."""
 LEAST_SLICES = 3
-"""Held-out slices below which nothing is forecast."""
+"""Scored slices below which nothing is forecast."""
 SINGLE = 1.05
 """One copy with more than this of a rank's fair share stands out."""
 MUCH_LEFT = 0.05
@@ -51,7 +51,7 @@ class Verdict:
 
 
 def verdict(study: Study) -> Verdict:
-    """Judge the map that the page is about on the slices it was not planned on."""
+    """Judge the map that the page is about on the slices that score it; says so where it may have been planned on them."""
     gain = gain_on(study, "all", study.scored)
     checks = (_no_load, _one_rank, _few_slices, _balanced, _too_small, _by_chance, _no_time)
     found = next((answer for check in checks if (answer := check(study, gain)) is not None), None)
@@ -82,10 +82,12 @@ def _one_rank(study: Study, _: Gain) -> Verdict | None:
 
 def _few_slices(study: Study, gain: Gain) -> Verdict | None:
     held, slices = int(study.held.sum()), study.file.trace.slices
-    if held >= LEAST_SLICES:
+    if (slices if study.foreign else held) >= LEAST_SLICES:
         return None
+    there = f"There {'is' if slices == 1 else 'are'} {some(slices, 'slice')}."
+    kept = there if study.foreign else f"Of {some(slices, 'slice')} {held or 'none'} could be held out."
     why = (
-        f"Of {some(slices, 'slice')} {held or 'none'} could be held out. At least {LEAST_SLICES} are needed to check a gain on load that the plan has "
+        f"{kept} At least {LEAST_SLICES} are needed to check a gain on load that the plan has "
         "not seen: record for longer, make smaller slices, or hold out more."
     )
     where = "the held-out ones" if held else "the slices that there are"
@@ -111,7 +113,7 @@ def _too_small(study: Study, gain: Gain) -> Verdict | None:
     if gain.gain >= LEAST_GAIN:
         return None
     small = (
-        f"On slices that it was not planned on, the {_what(study)} changes the ratio from {ratio(gain.before)} to {ratio(gain.after)}; "
+        f"On {_scored(study, gain)} the {_what(study)} changes the ratio from {ratio(gain.before)} to {ratio(gain.after)}; "
         f"a drop of {LEAST_GAIN} is the least that counts."
     )
     seen = gain_on(study, "planned", ~study.held)
@@ -126,9 +128,7 @@ def _too_small(study: Study, gain: Gain) -> Verdict | None:
         if study.result is None
         else (f"No map of this pool can go below {ratio(study.result.bound)} on the planned slices.",)
     )
-    return Verdict(
-        NOT, "gain_too_small", "This will not pay: the held-out gain is too small.", (small, *bound)
-    )
+    return Verdict(NOT, "gain_too_small", "This will not pay: the gain is too small.", (small, *bound))
 
 
 def _by_chance(study: Study, gain: Gain) -> Verdict | None:
@@ -151,11 +151,14 @@ def _no_time(study: Study, gain: Gain) -> Verdict | None:
 
 def _pays(study: Study, gain: Gain) -> Verdict:
     price = f"The price is {some(study.after.moves, 'move')}."
+    sure = (
+        "This will pay, unless the map was planned on this very trace" if study.foreign else "This will pay"
+    )
     if gain.saved_us is not None:
-        headline = f"This will pay: about {percent(gain.saved_us, 0)} less expert time."
+        headline = f"{sure}: about {percent(gain.saved_us, 0)} less expert time."
         return Verdict(PAYS, "pays", headline, (_drop(study, gain), f"{_by_preset(gain)} {price}"))
     why = f"{_drop(study, gain)} Where the time of a MoE layer follows its busiest rank, that saves {percent(gain.saved)} of the MoE time. {price}"
-    return Verdict(PAYS, "pays", f"This will pay: about {percent(gain.saved, 0)} less MoE time.", (why,))
+    return Verdict(PAYS, "pays", f"{sure}: about {percent(gain.saved, 0)} less MoE time.", (why,))
 
 
 def _by_preset(gain: Gain) -> str:
@@ -165,6 +168,10 @@ def _by_preset(gain: Gain) -> str:
     )
 
 
+def _scored(study: Study, gain: Gain) -> str:
+    return some(gain.slices, "held-out slice" if study.held.any() else "slice")
+
+
 def _what(study: Study) -> str:
     return "new plan" if study.result is not None else f"map {study.after.name}"
 
@@ -172,12 +179,17 @@ def _what(study: Study) -> str:
 def _drop(study: Study, gain: Gain) -> str:
     better = "all" if gain.better == gain.slices else str(gain.better)
     return (
-        f"On {some(gain.slices, 'held-out slice')} the {_what(study)} lowers the ratio from {ratio(gain.before)} to {ratio(gain.after)}; "
+        f"On {_scored(study, gain)} the {_what(study)} lowers the ratio from {ratio(gain.before)} to {ratio(gain.after)}; "
         f"it is better in {better} of them."
     )
 
 
 def _remarks(study: Study, gain: Gain, code: str) -> Iterator[str]:
+    if study.foreign and not isnan(gain.before):
+        yield (
+            f"The file of {study.after.name} does not say what the map was planned on: if it was this trace, the ratio after is a fit and not a forecast. "
+            "A trace that the planning did not see would tell, and so does a new plan (--plan)."
+        )
     if code in {"pays", "too_close", "gain_too_small", "drift"} and _indivisible(study):
         yield _hot_sentence(study)
     if code == "pays":

@@ -61,6 +61,8 @@ def studied(
     tokens = skewed() if tokens is None else tokens
     file = trace_file(tokens, domain=domain, phase=phase, layers=layers, steps=steps, routes=routes)
     ask.setdefault("effort", "fast")
+    # Traces here are short: a quarter of them would be too few slices.
+    ask.setdefault("hold_out", 0.5)
     return study(file, Ask(topology, **ask))
 
 

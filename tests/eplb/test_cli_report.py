@@ -13,7 +13,7 @@ POOL = ["--ranks", "4", "--nodes", "2", "--slots-per-rank", "5", "--effort", "fa
 
 @pytest.fixture
 def trace(tmp_path):
-    np.savez(tmp_path / "trace.npz", counts=skewed(), domain=np.array(["law", "math"] * 4))
+    np.savez(tmp_path / "trace.npz", counts=skewed(12), domain=np.array(["law", "math"] * 6))
     return tmp_path / "trace.npz"
 
 
@@ -52,6 +52,7 @@ def test_maps_are_compared_and_nothing_is_solved_unless_asked(run, trace):
     assert (code, "solving" in err) == (0, False)
     page = (trace.parent / "out.html").read_text()
     assert "After: dealt.json" in page
+    assert "held-out" not in page
     code, _, err = run("--map", given, "--plan", "--current", given)
     assert (code, "solving" in err) == (0, True)
     assert "Before: dealt.json" in (trace.parent / "out.html").read_text()

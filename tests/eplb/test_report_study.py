@@ -73,6 +73,17 @@ def test_given_maps_are_compared_without_a_plan_and_beside_one():
     assert [each.name for each in both.others] == ["new plan", "dealt.json"]
 
 
+def test_nothing_is_called_held_out_of_a_map_that_was_planned_elsewhere():
+    """It is scored on all slices, as ``eplb eval`` does; beside a plan made here, on those that the plan did not see."""
+    tokens = skewed()
+    found = compared(tokens)
+    assert (found.held.any(), found.scored.all(), found.foreign) == (False, True, True)
+    whole = evaluate(spread_map(), LoadTrace(tokens), TOPOLOGY).mean_ratio
+    assert found.mean_ratio(found.after) == pytest.approx(whole)
+    both = studied(tokens, maps=(Named("dealt.json", spread_map()),), plan=True)
+    assert (int(both.held.sum()), both.foreign) == (4, False)
+
+
 def test_fan_out_is_the_library_s_and_absent_without_routes():
     """Counts alone say nothing of nodes."""
     routes = routes_of()
@@ -104,7 +115,7 @@ def test_gains_are_told_apart_by_phase_and_domain():
     phase, domain = ("prefill", "decode") * 4, ("law", "law", "math", "math") * 2
     found = compared(phase=phase, domain=domain)
     assert [each.name for each in by_phase(found)] == ["prefill", "decode"]
-    assert sum(each.slices for each in by_domain(found)) == found.held.sum()
+    assert sum(each.slices for each in by_domain(found)) == found.scored.sum()
     keep = found.scored & (np.array(phase) == "decode")
     assert by_phase(found)[1].after == pytest.approx(found.mean_ratio(found.after, keep))
     assert by_domain(compared()) == ()
@@ -140,7 +151,7 @@ def test_equal_load_shares_all_of_the_hot_set_and_opposite_load_nothing():
 
 
 def test_domains_are_compared_across_the_split():
-    """The diagonal is planned against held-out slices of one domain; two domains with other experts share nothing."""
+    """The diagonal is one half of a domain against the other; two domains with other experts share nothing."""
     tokens = np.zeros((8, 1, 16), dtype=np.int64)
     tokens[::2, :, :2], tokens[1::2, :, 2:4] = 9, 9
     found = between_domains(compared(tokens, domain=("law", "math") * 4))

@@ -118,3 +118,20 @@ def test_more_traffic_is_named_as_a_price():
     judged = verdict(compared(tokens, topology=topology, routes=routes, maps=(apart,)))
     assert judged.code == "pays"
     assert any("2.00 nodes instead of 1.00" in sentence for sentence in judged.reasons)
+
+
+def test_a_map_from_a_file_is_not_promised_more_than_is_known():
+    """What it was planned on is in no file, so the answer says so and calls nothing held out; a plan made here needs no such word."""
+    found = verdict(compared())
+    assert found.headline.startswith("This will pay, unless the map was planned on this very trace")
+    assert any("does not say what the map was planned on" in reason for reason in found.reasons)
+    assert not any("held-out" in reason for reason in found.reasons)
+    made = verdict(studied())
+    assert made.headline.startswith("This will pay: ")
+    assert not any("does not say" in reason for reason in made.reasons)
+
+
+def test_slices_count_for_a_map_from_a_file_though_none_is_held_out():
+    """Two cannot tell, three can."""
+    assert verdict(compared(skewed(2))).code == "too_few_slices"
+    assert verdict(compared(skewed(3))).code != "too_few_slices"
