@@ -10,10 +10,11 @@ import click
 import numpy as np
 
 from eplb.cli.layer_options import layers_from
-from eplb.cli.map_files import check_target, write_map, written_lines, written_report
+from eplb.cli.map_files import write_map, written_lines, written_report
 from eplb.cli.printing import note_lines, notes_report
 from eplb.cli.progress import say
-from eplb.cli.trace_options import FILE, PATH, RANKS, read_options, trace_options
+from eplb.cli.targets import check_writable
+from eplb.cli.trace_options import FILE, PATH, RANKS, current_options, read_options, trace_options
 from eplb.errors import FileError
 from eplb.formats import registry
 from eplb.formats.facts import MapFacts
@@ -34,10 +35,8 @@ TARGETS = tuple(sorted({*registry.abilities("write_map"), *registry.abilities("w
 @trace_options
 @click.option("--ranks", type=RANKS, help="Ranks of a map that does not name them.")
 @click.option("--nodes", type=RANKS, help="Nodes of a map that does not name them.")
-@click.option(
-    "--current",
-    type=FILE,
-    help="Map that is live now: experts that stay on their rank keep its slots, as vllm-ascend demands of a running engine.",
+@current_options(
+    "Map that is live now: experts that stay on their rank keep its slots, as vllm-ascend demands of a running engine."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def convert(source: Path, target: Path, to: str, as_json: bool, **options: Any) -> None:
@@ -45,6 +44,7 @@ def convert(source: Path, target: Path, to: str, as_json: bool, **options: Any) 
 
     Picks stay picks, request by request. What SOURCE does not say and TARGET needs is asked for by name.
     """
+    check_writable(target, (source, options["current"]))
     form = registry.recognise(source) if options["name"] is None else registry.named(options["name"])
     aim = registry.named(to)
     say(f"reading {source} as {form.title}")
@@ -66,8 +66,8 @@ def _map(source: Path, target: Path, forms: tuple[Format, Format], options: dict
     neutral = form.read_map(source, facts)
     if options["current"] is not None:
         known = MapFacts(neutral.ranks, None, neutral.experts, neutral.layers)
-        neutral = in_place(neutral, registry.read_map(options["current"], known))
-    check_target(target, neutral, aim.name)
+        neutral = in_place(neutral, registry.read_map(options["current"], known, options["current_from"]))
+    registry.check_map(target, neutral, aim.name)
     shape = f"{neutral.placement.layers} layers of {neutral.placement.slots} slots, {neutral.experts} experts"
     return {
         "kind": "map",

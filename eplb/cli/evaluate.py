@@ -14,10 +14,10 @@ from eplb.cli.layer_options import layers_from
 from eplb.cli.map_files import read_beside
 from eplb.cli.place_report import fan_out_lines, fan_out_report, inputs
 from eplb.cli.printing import note_lines, notes_report, number, shown
-from eplb.cli.trace_options import FILE, PATH, RANKS, for_ranks, load, top_k_of, trace_options
+from eplb.cli.trace_options import FILE, FORMAT, PATH, RANKS, for_ranks, load, top_k_of, trace_options
 from eplb.formats.facts import Layers, MapFacts
-from eplb.formats.registry import read_map
-from eplb.offline.engines import NAMES, engine_of
+from eplb.formats.registry import read_map, recognise
+from eplb.offline.engines import NAMES, engine_of, usual_dispatch
 from eplb.offline.plan import measured_fan_out
 from eplb.skew import floor_ratio, id_order
 from placement import evaluate, violations
@@ -40,19 +40,19 @@ WORST_LAYERS = 5
 @click.option(
     "--dispatch",
     type=click.Choice(NAMES),
-    default="even",
-    show_default=True,
-    help="Engine, or rule, that says which copy of an expert a token takes.",
+    help="Engine, or rule, that says which copy of an expert a token takes.  [default: the engine of the map's format, else even]",
 )
+@click.option("--map-from", type=FORMAT, help="Format of the map, where it is not recognised.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def evaluate_cmd(map_file: Path, trace: Path, dispatch: str, as_json: bool, **options: Any) -> None:
+def evaluate_cmd(map_file: Path, trace: Path, dispatch: str | None, as_json: bool, **options: Any) -> None:
     """Score MAP on TRACE: how much hotter than the mean the hottest rank is, slice by slice and layer by layer."""
     facts = MapFacts(options["ranks"], options["nodes"], options["experts"], layers_from(options))
     # Its experts first: a trace need not name the last ones. Its layers then, which the trace may know.
-    first = read_map(map_file, replace(facts, layers=Layers()))
+    form = options["map_from"] or recognise(map_file).name
+    first = read_map(map_file, replace(facts, layers=Layers()), form)
     file = load(trace, options, experts=first.experts, nodes=first.nodes)
-    neutral = read_beside(map_file, file, facts)
-    report = eval_report(neutral, file, dispatch, options["top_k"])
+    neutral = read_beside(map_file, file, facts, form)
+    report = eval_report(neutral, file, dispatch or usual_dispatch(form), options["top_k"])
     click.echo(json.dumps(report, indent=2) if as_json else eval_text(report))
 
 

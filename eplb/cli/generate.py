@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eplb.cli.layer_options import layer_options, layers_from
+from eplb.cli.numbers import Finite
 from eplb.cli.progress import progress, say
+from eplb.cli.targets import check_writable
 from eplb.formats import npz
 from eplb.formats.facts import PHASES, SEQUENCES_PER_SLICE, Layers, ReadOptions
 from eplb.formats.header import Header
@@ -49,7 +51,7 @@ def _spreads(command: Callable[..., Any]) -> Callable[..., Any]:
         most = 1.0 if name == "skew-by-layer" else MOST_SPREAD
         default = _DEFAULTS[name.replace("-", "_")]
         command = click.option(
-            f"--{name}", type=click.FloatRange(0.0, most), default=default, show_default=True, help=help_
+            f"--{name}", type=Finite(0.0, most), default=default, show_default=True, help=help_
         )(command)
     return command
 
@@ -104,7 +106,7 @@ def _count(name: str, most: int, help_: str) -> Callable[[Callable[..., Any]], C
 @_spreads
 @click.option(
     "--topic-share",
-    type=click.FloatRange(0.0, 1.0),
+    type=Finite(0.0, 1.0),
     default=_DEFAULTS["topic_share"],
     show_default=True,
     help="Part of the picks that follow the token's topic: pairs.",
@@ -129,6 +131,7 @@ def generate(output: Path | None, as_json: bool, **options: Any) -> None:
     """
     recipe = _recipe(options)
     path = output or Path(f"synthetic-{options['model'] or 'custom'}-{recipe.seed}.npz")
+    check_writable(path)
     say(f"writing {path}: synthetic")
     _write(path, recipe, options)
     report = _report(path, recipe, options)

@@ -20,32 +20,23 @@ if TYPE_CHECKING:
     from eplb.formats.neutral import NeutralMap
 
 
-def read_beside(path: Path, file: TraceFile, facts: MapFacts) -> NeutralMap:
+def read_beside(path: Path, file: TraceFile, facts: MapFacts, name: str | None = None) -> NeutralMap:
     """Read a map of the model that a trace is of; what the map's format leaves out comes from ``facts``, then the trace.
+
+    ``name``: of the map's format, None = recognised.
 
     Raises:
         FileError: the map cannot be read, or has other layers or experts than the trace.
     """
     known = replace(facts, experts=file.trace.experts, layers=file.layers)
-    neutral = registry.read_map(path, known)
+    neutral = registry.read_map(path, known, name)
     rows = neutral.placement.layers
     if rows != file.trace.layers:
         raise FileError(
-            f"{path}: the map has {rows} layers, the trace {file.trace.layers}: say which layers of the model they are with "
-            "--moe-layers and --hidden-layers"
+            f"{path}: the map has {rows} layers, the trace {file.trace.layers}: if both are of one model, say which of its layers "
+            "they are with --moe-layers and --hidden-layers"
         )
     return neutral
-
-
-def check_target(path: Path, neutral: NeutralMap, name: str) -> None:
-    """Refuse, before any work, a map like this one if it could not be written.
-
-    Raises:
-        FileError: there is no such folder, or see ``registry.check_map``.
-    """
-    if not path.parent.is_dir():
-        raise FileError(f"{path}: cannot be written: there is no folder {path.parent}")
-    registry.check_map(path, neutral, name)
 
 
 def write_map(path: Path, neutral: NeutralMap, name: str) -> Written:

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from eplb.cli import exits
-from eplb.cli.map_files import check_target, read_beside, write_map, written_report
+from eplb.cli.map_files import read_beside, write_map, written_report
+from eplb.cli.numbers import Finite
 from eplb.cli.place_report import place_report, place_text
 from eplb.cli.progress import say
-from eplb.cli.trace_options import FILE, PATH, RANKS, for_ranks, load, top_k_of, trace_options
+from eplb.cli.targets import check_writable
+from eplb.cli.trace_options import (
+    FILE,
+    PATH,
+    RANKS,
+    current_options,
+    for_ranks,
+    holdout_option,
+    load,
+    top_k_of,
+    trace_options,
+)
 from eplb.errors import FileError
 from eplb.formats.facts import MapFacts
 from eplb.formats.neutral import NeutralMap
-from eplb.formats.registry import abilities, read_map
+from eplb.formats.registry import abilities, check_map, read_map
 from eplb.offline.engines import NAMES, engine_of, usual_dispatch
 from eplb.offline.holdout import HOLDOUT, check_fraction, kinds_of, seen_kinds, split
 from eplb.offline.plan import Ask, plan
@@ -25,6 +36,7 @@ from eplb.offline.redundancy import choose, resized, slots_for
 from eplb.skew import id_order
 from placement import Limits, Topology, least_redundancy
 from placement.models import EFFORTS
+from placement.node_search import MOST_WEIGHT
 from placement.policy import resolve
 from placement.topology import POLICIES
 from placement.traffic import DISPATCHERS
@@ -55,7 +67,7 @@ class _Redundant(click.ParamType[str]):
 @click.argument("trace", type=PATH)
 @trace_options
 @click.option("--ranks", type=RANKS, required=True, help="Ranks of the expert-parallel group.")
-@click.option("--nodes", type=RANKS, default=1, show_default=True, help="Nodes that they stand on.")
+@click.option("--nodes", type=RANKS, help="Nodes that they stand on.  [default: those of --current, else 1]")
 @click.option("--slots-per-rank", type=RANKS, help="Expert slots of a rank in one layer.")
 @click.option(
     "--redundant",
@@ -72,9 +84,7 @@ class _Redundant(click.ParamType[str]):
     show_default=True,
     help="Whether groups must be kept whole (hierarchical), need not be (global), or are where they can (auto).",
 )
-@click.option(
-    "--current", type=FILE, help="Map that is live now, in any known format: the new one keeps what it can."
-)
+@current_options("Map that is live now, in any known format: the new one keeps what it can.")
 @click.option("--max-moves", type=click.IntRange(min=0), help="Most slots to change, over all layers.")
 @click.option(
     "--bytes-per-expert",
@@ -88,7 +98,7 @@ class _Redundant(click.ParamType[str]):
 )
 @click.option(
     "--traffic",
-    type=click.FloatRange(min=0),
+    type=Finite(0, MOST_WEIGHT),
     default=0.0,
     show_default=True,
     help="Weight of tokens that touch few nodes beside balance; needs a trace of picks. 0.1 to 0.25 keeps balance first.",
@@ -100,11 +110,7 @@ class _Redundant(click.ParamType[str]):
 )
 @click.option("--effort", type=click.Choice(EFFORTS), default="normal", show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option(
-    "--holdout",
-    type=click.FloatRange(0, 0.9),
-    help=f"Part of the slices that a forecast is scored on and its plan does not see; 0 = none.  [default: {HOLDOUT}]",
-)
+@holdout_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option(
     "--format",
@@ -122,14 +128,18 @@ def place(trace: Path, output: Path, **options: Any) -> int:
     With --current the map is written only when it moves something; otherwise the exit code is 3.
     """
     _check_usage(options)
-    current_facts = MapFacts(ranks=options["ranks"])
-    experts = None if options["current"] is None else read_map(options["current"], current_facts).experts
-    file = load(trace, options, experts=experts, nodes=options["nodes"])
+    current = options["current"]
+    check_writable(output, (trace, current))
+    current_facts = MapFacts(ranks=options["ranks"], nodes=options["nodes"])
+    first = None if current is None else read_map(current, current_facts, options["current_from"])
+    nodes = options["nodes"] or (1 if first is None else first.nodes)
+    options |= {"nodes": nodes}
+    file = load(trace, options, experts=None if first is None else first.experts, nodes=nodes)
     here, notes = for_ranks(file.trace, options["ranks"])
     file = replace(file, trace=here, notes=(*file.notes, *notes))
-    live = None if options["current"] is None else read_beside(options["current"], file, current_facts)
+    live = None if current is None else read_beside(current, file, current_facts, options["current_from"])
     ask = _ask(options, file, live)
-    check_target(output, _neutral(file, ask.topology, id_order(file.trace, ask.topology)), options["form"])
+    check_map(output, _neutral(file, ask.topology, id_order(file.trace, ask.topology)), options["form"])
     ask, choice = _sized(options, file, ask)
     found = plan(file.trace, kinds_of(file), ask)
     idle = live is not None and found.result.moves == 0
@@ -153,10 +163,6 @@ def _check_usage(options: dict[str, Any]) -> None:
     if options["redundant"] == AUTO and options["current"] is not None:
         raise click.UsageError(
             "--redundant auto chooses slots for a new pool; a live map (--current) has its own"
-        )
-    if options["holdout"] is not None and isnan(options["holdout"]):
-        raise click.UsageError(
-            "--holdout is no number; give the part of the slices to hold out, such as 0.25"
         )
     if options["policy"] == "hierarchical" and options["groups"] is None:
         raise click.UsageError(

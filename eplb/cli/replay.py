@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eplb.cli.numbers import Finite
+from eplb.cli.trace_options import MOST_EXPERTS
 from eplb.models import MODELS
 from eplb.replay.mix import MIXES
 from eplb.replay.options import PHASES, WORDS, ReplayOptions
@@ -50,14 +52,22 @@ def _numbers(defaults: dict[str, Any], helps: dict[str, str]) -> Callable[[FC], 
 )
 @click.option("--slots-per-rank", type=COUNT, required=True, help="Expert slots of a rank in one layer.")
 @click.option("--nodes", type=COUNT, default=1, help="Nodes that the ranks stand on.", **_SHOWN)
-@click.option("--experts", type=COUNT, help="Experts of the model, if the trace does not name the last ones.")
+@click.option(
+    "--experts",
+    type=click.IntRange(1, MOST_EXPERTS),
+    help="Experts of the model, if the trace does not name the last ones.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the first run.", **_SHOWN)
 @click.option(
     "--seeds", type=click.IntRange(1, 1000), default=1, help="Runs, each with the next seed.", **_SHOWN
 )
 @click.option("--mix", type=click.Choice(MIXES), default="stationary", help="How domains follow.", **_SHOWN)
 @click.option(
-    "--mix-at", type=float, default=0.5, help="Part of the run at which a switch or ramp is.", **_SHOWN
+    "--mix-at",
+    type=Finite(0, 1, min_open=True, max_open=True),
+    default=0.5,
+    help="Part of the run at which a switch or ramp is.",
+    **_SHOWN,
 )
 @click.option("--first", multiple=True, help="Domain that requests come from at first; may be given again.")
 @click.option("--second", multiple=True, help="Domain that they come from later; may be given again.")

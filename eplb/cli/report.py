@@ -9,11 +9,25 @@ import click
 import numpy as np
 
 from eplb.cli.progress import say
-from eplb.cli.trace_options import FILE, MOST_ROUTES, PATH, RANKS, for_ranks, read_options, trace_options
+from eplb.cli.targets import check_writable
+from eplb.cli.trace_options import (
+    FILE,
+    FORMAT,
+    MOST_ROUTES,
+    PATH,
+    RANKS,
+    current_options,
+    for_ranks,
+    holdout_option,
+    read_options,
+    top_k_of,
+    trace_options,
+)
 from eplb.errors import FileError
 from eplb.formats import registry
 from eplb.formats.facts import MapFacts
 from eplb.formats.files import write_text
+from eplb.offline.holdout import HOLDOUT, check_fraction
 from eplb.report.build import build
 from eplb.report.page import render
 from eplb.report.study import Ask, Named, study
@@ -56,14 +70,9 @@ COSTS = {"h200-decode": H200_DEEPSEEK_V3_FP8_DECODE, "h200": H200_DEEPSEEK_V3_FP
     help=f"Map to compare, at most {MOST_MAPS}; instead of a new plan.",
 )
 @click.option("--plan", is_flag=True, help="Also make a new plan where maps are given.")
-@click.option("--current", type=PATH, help="Map that is live now; default: the order of ids.")
-@click.option(
-    "--holdout",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.5,
-    show_default=True,
-    help="Part of the slices that the plan never sees.",
-)
+@click.option("--map-from", type=FORMAT, help="Format of all maps of --map, where they are not recognised.")
+@current_options("Map that is live now.  [default: that of the trace, else the order of ids]")
+@holdout_option
 @click.option(
     "--effort", type=click.Choice(["fast", "normal", "thorough"]), default="normal", show_default=True
 )
@@ -78,27 +87,29 @@ def report(trace: Path, output: Path, **options: Any) -> None:
     """Show what TRACE (a file or folder in any known format) holds and what a better map would bring, as one HTML page."""
     if len(options["maps"]) > MOST_MAPS:
         raise click.UsageError(f"{len(options['maps'])} maps are given, one page shows at most {MOST_MAPS}")
+    check_writable(output, (trace, options["current"], *options["maps"]))
     topology = Topology.uniform(
         ranks=options["ranks"], nodes=options["nodes"], slots_per_rank=options["slots_per_rank"]
     )
     file = _read(trace, options)
-    before = _before(file, topology, options["current"])
+    before = _before(file, topology, options["current"], options["current_from"])
+    if options["holdout"] is not None:
+        check_fraction(options["holdout"], file.trace.slices)
     ask = Ask(
         topology,
         before,
-        tuple(_map(path, file, topology) for path in options["maps"]),
+        tuple(_map(path, file, topology, options["map_from"]) for path in options["maps"]),
         plan=options["plan"],
-        hold_out=options["holdout"],
+        hold_out=HOLDOUT if options["holdout"] is None else options["holdout"],
         effort=options["effort"],
         seed=options["seed"],
-        top_k=options["top_k"],
+        top_k=top_k_of(file, options["top_k"])[0],
         cost=None if options["cost"] is None else COSTS[options["cost"]],
     )
     page = build(study(file, ask, say), trace.name)
     write_text(output, render(page))
-    click.echo(
-        f"verdict    {page.verdict.headline}\n           {page.verdict.reasons[0]}\nwrote      {output}"
-    )
+    reasons = "".join(f"           {reason}\n" for reason in page.verdict.reasons)
+    click.echo(f"verdict    {page.verdict.headline}\n{reasons}wrote      {output}")
 
 
 def _read(trace: Path, options: dict[str, Any]) -> TraceFile:
@@ -107,18 +118,18 @@ def _read(trace: Path, options: dict[str, Any]) -> TraceFile:
     return replace(file, trace=for_ranks(file.trace, options["ranks"])[0])
 
 
-def _before(file: TraceFile, topology: Topology, current: Path | None) -> Named | None:
+def _before(file: TraceFile, topology: Topology, current: Path | None, name: str | None) -> Named | None:
     if current is not None:
-        return _map(current, file, topology)
+        return _map(current, file, topology, name)
     live = file.live_map
     if live is None or live.placement.slots != topology.slots or live.ranks != topology.ranks:
         return None
     return Named("live map of the trace", live.placement)
 
 
-def _map(path: Path, file: TraceFile, topology: Topology) -> Named:
+def _map(path: Path, file: TraceFile, topology: Topology, name: str | None) -> Named:
     trace = file.trace
-    found = _map_rows(path, MapFacts(topology.ranks, topology.nodes, trace.experts), file)
+    found = _map_rows(path, MapFacts(topology.ranks, topology.nodes, trace.experts), file, name)
     ours, theirs = found.model_layer, file.layers.model_layer
     if ours is not None and theirs is not None and ours != theirs:
         raise FileError(
@@ -139,11 +150,11 @@ def _map(path: Path, file: TraceFile, topology: Topology) -> Named:
     return Named(path.name, found.placement)
 
 
-def _map_rows(path: Path, facts: MapFacts, file: TraceFile) -> NeutralMap:
+def _map_rows(path: Path, facts: MapFacts, file: TraceFile, name: str | None) -> NeutralMap:
     """The map by what its file says of its layers; only where that does not give the trace's rows, by what the trace says."""
     told = replace(facts, layers=file.layers)
     try:
-        own = registry.read_map(path, facts)
+        own = registry.read_map(path, facts, name)
     except FileError:
-        return registry.read_map(path, told)
-    return own if own.placement.layers == file.trace.layers else registry.read_map(path, told)
+        return registry.read_map(path, told, name)
+    return own if own.placement.layers == file.trace.layers else registry.read_map(path, told, name)

@@ -10,10 +10,13 @@ import click
 import numpy as np
 
 from eplb.cli.layer_options import layer_options, layers_from
+from eplb.cli.numbers import Finite
 from eplb.cli.progress import progress, say
+from eplb.errors import FileError
 from eplb.formats.facts import PHASES, SEQUENCES_PER_SLICE, Note, ReadOptions
-from eplb.formats.registry import read_trace
+from eplb.formats.registry import named, read_trace
 from eplb.models import like
+from eplb.offline.holdout import HOLDOUT
 from placement import LoadTrace, Routes
 
 if TYPE_CHECKING:
@@ -26,19 +29,61 @@ RANKS_MAX = 4096
 FILE = click.Path(path_type=Path, dir_okay=False)
 PATH = click.Path(path_type=Path)
 RANKS = click.IntRange(1, RANKS_MAX)
+MOST_EXPERTS = 2**16
+"""More experts than any layer has; beyond it a number is a slip of the pen."""
+MOST_HOLDOUT = 0.9
 MOST_ROUTES = 2**14
 """Tokens whose sets of experts are kept, where fan-out is asked for."""
+
+
+class _FormatName(click.ParamType[str]):
+    """The name of a format."""
+
+    name = "FORMAT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return named(str(value)).name
+        except FileError as error:
+            self.fail(str(error), param, ctx)
+
+
+FORMAT = _FormatName()
+
+
+def current_options(help_: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add ``--current`` and ``--current-from`` to a command; ``help_``: what it does with the live map."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        form = click.option(
+            "--current-from", type=FORMAT, help="Format of the live map, where it is not recognised."
+        )
+        return click.option("--current", type=FILE, help=help_)(form(command))
+
+    return decorate
+
+
+def holdout_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--holdout``, None = not given: then ``HOLDOUT`` where the trace has slices enough."""
+    return click.option(
+        "--holdout",
+        type=Finite(0, MOST_HOLDOUT),
+        help=f"Part of the slices that a forecast is scored on and its plan does not see; 0 = none.  [default: {HOLDOUT}]",
+    )(command)
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to a command; ``read_options`` reads them."""
     added = (
         click.option(
-            "--from", "name", metavar="FORMAT", help="Format of the file, where it is not recognised."
+            "--from",
+            "name",
+            type=FORMAT,
+            help="Format of the trace, or of the one file that is read, where it is not recognised.",
         ),
         click.option(
             "--experts",
-            type=click.IntRange(min=1),
+            type=click.IntRange(1, MOST_EXPERTS),
             help="Experts of the model, if the file does not name the last ones.",
         ),
         click.option(
@@ -104,11 +149,20 @@ def in_layer_order(file: TraceFile) -> TraceFile:
 
 
 def top_k_of(file: TraceFile, given: int | None) -> tuple[int | None, str]:
-    """Experts that a token picks in a layer, and where that is known from; None = unknown."""
+    """Experts that a token picks in a layer, and where that is known from; None = unknown.
+
+    Raises:
+        FileError: the picks of the trace are of another number than ``given``.
+    """
+    routes = file.trace.routes
+    if given is not None and routes is not None and routes.top_k != given:
+        raise FileError(
+            f"--top-k is {given}, but a token of the trace picks {routes.top_k}: leave --top-k away"
+        )
     if given is not None:
         return given, "the command line"
-    if file.trace.routes is not None:
-        return file.trace.routes.top_k, "the picks"
+    if routes is not None:
+        return routes.top_k, "the picks"
     guesses = {shape.top_k for shape in like(file.trace.layers, file.trace.experts)}
     return (guesses.pop(), "the model guess") if len(guesses) == 1 else (None, "")
 

@@ -46,7 +46,9 @@ def told(facts: MapFacts, **found: int | None) -> MapFacts:
     for name, value in found.items():
         asked = getattr(facts, name)
         if None not in (asked, value) and asked != value:
-            raise FileError(f"the map is for {value} {name}, asked for {asked}: leave --{name} away")
+            raise FileError(
+                f"the map is for {value} {name}, asked for {asked}: correct --{name}, or leave it away"
+            )
     known: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     return replace(facts, **known)
 

@@ -9,6 +9,7 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile, ZipFile
 
 import eplb.formats
 from eplb.errors import FileError
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
     from eplb.formats.facts import Format, Sequence, TraceFile, Written
     from eplb.formats.neutral import NeutralMap
+
+
+ZIP = b"PK\x03\x04"
+"""First bytes of a zip archive, which .npz and .pt files are."""
+MOST_NAMES = 6
+"""Names that an error lists."""
+NAME_WIDTH = 18
 
 
 @cache
@@ -56,11 +64,11 @@ def recognise(path: Path) -> Format:
         raise FileError(f"{path}: cannot be read: no such file or folder")
     found = [each for each in formats() if each.recognises(path)]
     if not found:
-        known = "; ".join(f"{each.name}: {each.title}" for each in formats())
-        raise FileError(f"{path}: in no format that is known here. Known are {known}")
+        raise FileError(f"{path}: {_why_unknown(path)}")
     if len(found) > 1:
         raise FileError(
-            f"{path}: may be any of {', '.join(each.name for each in found)}: say which with --from"
+            f"{path}: may be any of {', '.join(each.name for each in found)}: say which with --from (a live map: --current-from, another "
+            "map: --map-from)"
         )
     return found[0]
 
@@ -166,6 +174,35 @@ def write_sequences(
             f"{found.name} ({found.title}) takes no picks: use {', '.join(abilities('write_sequences'))}"
         )
     return found.write_sequences(path, sequences, layers or Layers(), experts)
+
+
+def _why_unknown(path: Path) -> str:
+    """What a path without a known format is, as far as that helps."""
+    if path.is_dir():
+        inside = sorted(each.name for each in path.iterdir())
+        what = f"a folder of {_some(inside)}" if inside else "an empty folder"
+    elif not path.stat().st_size:
+        return "is empty (0 bytes): write or copy it again"
+    elif _first_bytes(path, len(ZIP)) == ZIP:
+        try:
+            with ZipFile(path) as archive:
+                what = f"a zip archive (.npz, .pt) of {_some(archive.namelist())}"
+        except BadZipFile:
+            return "is a torn zip archive (.npz, .pt), its end is missing: write or copy it again"
+    else:
+        what = "a file"
+    known = "\n".join(f"  {each.name:<{NAME_WIDTH}} {each.title}" for each in formats())
+    return f"is {what} in no format that is known here. Known are\n{known}"
+
+
+def _first_bytes(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(count)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:MOST_NAMES])
+    return f"{shown} and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else shown
 
 
 def _of(path: Path, name: str | None) -> Format:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from eplb.replay.policies import Policy
     from eplb.replay.recording import Recording
 
+MOST_CELLS = 2**28
+"""Counts of one window: 2 GiB."""
+
 
 def replay(
     recording: Recording,
@@ -42,6 +45,12 @@ def replay(
 def _check(recording: Recording, options: ReplayOptions, words: Sequence[str], seeds: Sequence[int]) -> None:
     """Refuse what would fail after minutes of work."""
     options.topology().check_holds(recording.experts)
+    cells = options.schedule.window_steps * options.ranks * recording.layers * recording.experts
+    if cells > MOST_CELLS:
+        raise ReplayError(
+            f"a window of {options.schedule.window_steps} steps has {cells:,} counts by rank, layer and expert, at most {MOST_CELLS:,} "
+            "can be held: use smaller windows"
+        )
     for word in words:
         policy_of(word, recording, options, seed=0).close()
     for seed in seeds:

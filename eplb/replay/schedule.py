@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from eplb.replay.recording import Recording
 
 
+MOST_RUNNING = 2**20
+"""More sequences in flight than any pool serves."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
     """How recorded sequences become steps.
@@ -31,7 +36,7 @@ class ScheduleOptions:
     there is always a next one.
 
     Raises:
-        ReplayError: a number is below its least value.
+        ReplayError: a number is below its least or above its largest value.
     """
 
     steps: int = 1600
@@ -49,6 +54,8 @@ class ScheduleOptions:
         for name in ("steps", "window_steps", "running", "passes", "requests_per_sequence", "step_ms"):
             if getattr(self, name) < 1:
                 raise ReplayError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if self.running > MOST_RUNNING:
+            raise ReplayError(f"running is {self.running}, must be at most {MOST_RUNNING}")
         if self.steps < self.window_steps:
             raise ReplayError(f"{self.steps} steps are less than one window of {self.window_steps}")
 
@@ -166,9 +173,7 @@ class _Requests:
         self._recording, self._options = recording, options
         self._random = np.random.default_rng([seed, 7])
         groups = options.groups(recording)
-        self._piles = [
-            _Pile(recording.of_domains(group), group, options.passes, self._random) for group in groups
-        ]
+        self._piles = [_Pile(recording.of_domains(group), group, options, self._random) for group in groups]
         self._step = 0
         self._arrived = 0
         self.now_ms = 0
@@ -209,18 +214,24 @@ class _Pile:
     """The sequences of one group of domains, shuffled anew for every pass."""
 
     def __init__(
-        self, sequences: tuple[int, ...], domains: tuple[str, ...], passes: int, random: np.random.Generator
+        self,
+        sequences: tuple[int, ...],
+        domains: tuple[str, ...],
+        options: ScheduleOptions,
+        random: np.random.Generator,
     ) -> None:
-        self._sequences, self._domains, self._passes, self._random = sequences, domains, passes, random
+        self._sequences, self._domains, self._options, self._random = sequences, domains, options, random
         self._left: list[int] = []
         self._begun = 0
 
     def take(self, step: int) -> int:
         if not self._left:
-            if self._begun == self._passes:
+            if self._begun == self._options.passes:
+                # As if the whole run were of these domains, so rather too many than too few.
+                enough = ceil(self._options.passes * self._options.steps / max(step, 1))
                 raise ReplayError(
                     f"all {len(self._sequences)} sequences of {', '.join(map(repr, self._domains))} were served by step {step}; "
-                    "give fewer steps, fewer running requests, more domains or more passes"
+                    f"give fewer steps, fewer running requests, more domains or more passes, such as --passes {enough}"
                 )
             self._left = self._random.permutation(self._sequences).tolist()
             self._begun += 1

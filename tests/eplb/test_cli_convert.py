@@ -169,3 +169,12 @@ def test_a_map_is_no_trace_and_a_trace_no_map(picks, tmp_path, capsys):
     target = ("--to", "npz", "--current", picks)
     assert run(capsys, "convert", picks, tmp_path / "t.npz", *target)[0] == 2
     assert run(capsys, "convert", picks, tmp_path / "t.npz", "--to", "sglang-recorder")[0] == 2
+
+
+def test_a_source_is_never_written_over(tmp_path, capsys):
+    """By another name of the same file neither."""
+    source = saved(tmp_path / "a.json")
+    (tmp_path / "b.json").symlink_to(source)
+    for target in (source, tmp_path / "b.json"):
+        code, _, err = run(capsys, "convert", source, target, "--to", "neutral")
+        assert (code, "would be lost" in err) == (1, True)

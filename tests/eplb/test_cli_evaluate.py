@@ -113,3 +113,26 @@ def test_the_command_runs_alone_too(trace, tmp_path):
     assert "dispatch even" in result.stdout
     assert "reading" in result.stderr
     assert "reading" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("form", "rule"),
+    [
+        ("neutral", "even"),
+        ("sglang", "nearest"),
+        ("trtllm", "block_round_robin"),
+    ],
+)
+def test_the_rule_is_that_of_the_map_s_engine_unless_told(trace, tmp_path, capsys, form, rule):
+    """As ``eplb place`` plans for it."""
+    name = "m.yaml" if form == "trtllm" else "m.json"
+    given = (saved(tmp_path / name, form), trace, "--json", "--ranks", "2", "--nodes", "2")
+    assert json.loads(run(capsys, "eval", *given)[1])["dispatch"] == rule
+    assert json.loads(run(capsys, "eval", *given, "--dispatch", "even")[1])["dispatch"] == "even"
+
+
+def test_the_format_of_the_map_can_be_named(trace, tmp_path, capsys):
+    """--from is the trace's."""
+    given = saved(tmp_path / "m.json")
+    assert run(capsys, "eval", given, trace, "--map-from", "neutral", "--from", "npz")[0] == 0
+    assert run(capsys, "eval", given, trace, "--map-from", "sglang")[0] == 1

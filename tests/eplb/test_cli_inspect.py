@@ -120,7 +120,7 @@ def test_a_map_is_described(tmp_path, capsys):
     assert [found["code"] for found in report["suspicions"]] == ["twin"]
 
 
-@pytest.mark.parametrize("options", [["--from", "nothing"], ["--experts", "3"], ["--moe-layers", "1-2"]])
+@pytest.mark.parametrize("options", [["--from", "neutral"], ["--experts", "3"], ["--moe-layers", "1-2"]])
 def test_what_cannot_be_read_is_an_error(picks, capsys, options):
     """Exit code 1, the reason on stderr, nothing on stdout."""
     code, out, err = run(capsys, "inspect", picks, *options)
@@ -134,6 +134,20 @@ def test_a_file_in_no_format_is_an_error(tmp_path, capsys):
     code, _, err = run(capsys, "inspect", tmp_path / "a.csv")
     assert code == 1
     assert "in no format that is known here" in err
+
+
+@pytest.mark.parametrize("options", [["--from", "nothing"], ["--experts", "1000000000"], ["--ranks", "0"]])
+def test_options_that_name_nothing_are_usage(picks, capsys, options):
+    """Exit code 2 before anything is read."""
+    code, out, err = run(capsys, "inspect", picks, *options)
+    assert (code, out, options[0] in err, "reading" in err) == (2, "", True, False)
+
+
+def test_a_top_k_that_the_picks_contradict_is_refused(picks, capsys):
+    """The one that they have may be given."""
+    code, _, err = run(capsys, "inspect", picks, "--top-k", 7)
+    assert (code, "--top-k is 7, but a token of the trace picks 4" in err) == (1, True)
+    assert run(capsys, "inspect", picks, "--top-k", 4)[0] == 0
 
 
 @click.command()

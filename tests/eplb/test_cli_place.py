@@ -231,7 +231,9 @@ def test_the_redundancy_can_be_given_in_slots_or_found(trace, tmp_path, capsys):
         (("--slots-per-rank", "3", "--policy", "hierarchical"), "--groups"),
         (("--redundant", "auto", "--current", "x.json"), "has its own"),
         (("--slots-per-rank", "3", "--moves", "2"), "--max-moves"),
-        (("--slots-per-rank", "3", "--holdout", "nan"), "--holdout is no number"),
+        (("--slots-per-rank", "3", "--holdout", "nan"), "nan is no finite number"),
+        (("--slots-per-rank", "3", "--traffic", "inf"), "inf is no finite number"),
+        (("--slots-per-rank", "3", "--traffic", "1e7"), "--traffic"),
     ],
 )
 def test_options_that_contradict_each_other_are_usage(trace, tmp_path, capsys, extra, part):
@@ -418,3 +420,32 @@ def test_a_real_process_ends_with_code_3_when_there_is_nothing_to_do(trace, tmp_
     assert done.returncode == 3
     assert "the current map stays" in done.stdout
     assert "solving" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["trace.npz", "live.json"])
+def test_what_is_read_is_never_written_over(trace, tmp_path, capsys, name):
+    """Neither the trace nor the live map, which is still needed until the new one is live."""
+    live = live_map(tmp_path / "live.json", [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]] * 2)
+    old = (tmp_path / name).read_bytes()
+    code, _, err = run(capsys, "place", trace, *POOL, "--current", live, "-o", tmp_path / name)
+    assert (code, "would be lost" in err) == (1, True)
+    assert (tmp_path / name).read_bytes() == old
+
+
+def test_the_nodes_are_those_of_the_live_map_unless_told(trace, tmp_path, capsys):
+    """Other ones are refused: the pool would be another."""
+    live = live_map(tmp_path / "live.json", [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]] * 2)
+    rest = ("--ranks", "4", "--effort", "fast", "--current", live, "--json", "-o", tmp_path / "map.json")
+    code, out, _ = run(capsys, "place", trace, *rest)
+    assert (code, json.loads(out)["pool"]["nodes"]) == (0, 2)
+    code, _, err = run(capsys, "place", trace, *rest, "--nodes", "4")
+    assert (code, "for 2 nodes, asked for 4: correct --nodes" in err) == (1, True)
+
+
+def test_the_format_of_the_live_map_can_be_named(trace, tmp_path, capsys):
+    """A name that is none is usage; a format that it is not in is refused."""
+    live = live_map(tmp_path / "live.json", [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]] * 2)
+    rest = (*POOL, "--current", live, "-o", tmp_path / "map.json", "--current-from")
+    assert run(capsys, "place", trace, *rest, "neutral")[0] == 0
+    assert run(capsys, "place", trace, *rest, "trtllm")[0] == 1
+    assert run(capsys, "place", trace, *rest, "nothing")[0] == 2

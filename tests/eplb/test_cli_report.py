@@ -90,3 +90,34 @@ def test_impossible_pools_and_too_many_maps_are_errors(run, trace):
     given = map_file(trace.parent / "dealt.json")
     assert run(*["--map", given] * 5)[0] == 2
     assert run("--holdout", "1")[0] == 2
+
+
+def test_a_page_is_never_written_over_what_it_is_about_nor_planned_in_vain(run, trace, capsys):
+    """Both are found before anything is read."""
+    old = trace.read_bytes()
+    code, _, err = run("-o", trace)
+    assert (code, "would be lost" in err, trace.read_bytes() == old) == (1, True, True)
+    code, _, err = run("-o", trace.parent / "none" / "out.html")
+    assert (code, "there is no folder" in err, "solving" in err) == (1, True, False)
+
+
+def test_a_hold_out_that_is_no_number_is_usage(run):
+    """NaN is in every range that only compares."""
+    code, _, err = run("--holdout", "nan")
+    assert (code, "nan is no finite number" in err) == (2, True)
+
+
+def test_a_map_from_a_file_is_told_to_be_perhaps_a_fit(run, trace):
+    """On stdout too."""
+    _, out, _ = run("--map", map_file(trace.parent / "dealt.json"))
+    assert "does not say what the map was planned on" in out
+
+
+def test_formats_of_maps_can_be_named(run, trace):
+    """Of the live one, and of those that are compared."""
+    given = map_file(trace.parent / "dealt.json")
+    assert (
+        run("--map", given, "--map-from", "neutral", "--current", given, "--current-from", "neutral")[0] == 0
+    )
+    assert run("--map", given, "--map-from", "trtllm")[0] == 1
+    assert run("--current", given, "--current-from", "nothing")[0] == 2

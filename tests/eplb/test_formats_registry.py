@@ -129,8 +129,31 @@ def test_what_is_in_no_format_is_refused_with_what_is_known(tmp_path):
     (tmp_path / "a.txt").write_text("hello")
     message = refused(registry.recognise, tmp_path / "a.txt")
     assert "in no format" in message
-    assert "npz: " in message
+    assert "\n  npz " in message
     assert "no such file" in refused(registry.recognise, tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.json"])
+def test_an_empty_file_is_called_empty(tmp_path, name):
+    """Whatever its name promises."""
+    (tmp_path / name).write_bytes(b"")
+    assert "is empty (0 bytes)" in refused(registry.recognise, tmp_path / name)
+
+
+def test_an_archive_in_no_format_is_told_by_what_it_holds(tmp_path):
+    """A few names of many; without its end it is called torn."""
+    np.savez(tmp_path / "a.npz", **{f"array_{at}": np.ones(3) for at in range(9)})
+    assert "a zip archive (.npz, .pt) of 'array_0.npy', " in refused(registry.recognise, tmp_path / "a.npz")
+    assert "'array_5.npy' and 3 more in no format" in refused(registry.recognise, tmp_path / "a.npz")
+    (tmp_path / "torn.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-40])
+    assert "is a torn zip archive" in refused(registry.recognise, tmp_path / "torn.npz")
+
+
+def test_a_folder_in_no_format_is_told_by_what_it_holds(tmp_path):
+    """Or that it is empty."""
+    assert "an empty folder" in refused(registry.recognise, tmp_path)
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "a folder of 'notes.txt' in no format" in refused(registry.recognise, tmp_path)
 
 
 def test_a_file_that_may_be_two_things_is_not_guessed(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from eplb.replay.arrivals import Arrival
 from eplb.replay.ledger import Account, Bill
 from eplb.replay.mix import Mix
 from eplb.replay.run import replay
+from eplb.replay.schedule import schedule
 from eplb.replay.table import as_dict, as_text, duels
 from placement import InfeasibleError
 
@@ -80,9 +81,13 @@ def test_what_cannot_be_replayed_is_said_before_anything_is_served():
     for word in ("every:0", "sometimes", "ours:", "greedy:x"):
         with pytest.raises(ReplayError, match="is unknown: use never, every:N"):
             replay(HELD, OPTIONS, [word], [0])
-    with pytest.raises(ReplayError, match="were served by step"):
+    with pytest.raises(ReplayError, match="were served by step") as refused:
         replay(HELD, options(steps=4000), ["never"], [0])
+    passes = int(str(refused.value).rpartition("--passes ")[2])
+    assert sum(1 for _ in schedule(HELD, options(steps=4000, passes=passes).schedule, 4, 0)) == 1000
     with pytest.raises(ReplayError, match="the arrivals end before one window"):
         replay(HELD, options(arrivals=(Arrival(0.0, 1),)), ["never"], [0])
+    with pytest.raises(ReplayError, match="use smaller windows"):
+        replay(HELD, options(steps=10**9, window_steps=10**9), ["never"], [0])
     with pytest.raises(InfeasibleError):
         replay(recording(), type(OPTIONS)(ranks=2, slots_per_rank=3), ["never"], [0])

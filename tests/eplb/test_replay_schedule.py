@@ -84,6 +84,7 @@ def test_a_request_is_served_from_its_arrival_on_and_not_longer_than_it_generate
     [
         ({"steps": 3}, "3 steps are less than one window of 4"),
         ({"running": 0}, "running is 0"),
+        ({"running": 10**9}, "running is 1000000000, must be at most"),
         ({"first": ("law",), "second": ("law",)}, "'law' is in both groups"),
         ({"first": ("art",)}, "no domain 'art'"),
     ],
