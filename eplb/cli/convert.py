@@ -12,13 +12,14 @@ import numpy as np
 from eplb.cli.layer_options import layers_from
 from eplb.cli.map_files import write_map, written_lines, written_report
 from eplb.cli.printing import note_lines, notes_report
-from eplb.cli.progress import say
+from eplb.cli.progress import progress, say
 from eplb.cli.targets import check_writable
 from eplb.cli.trace_options import FILE, PATH, RANKS, current_options, read_options, trace_options
 from eplb.errors import FileError
 from eplb.formats import registry
 from eplb.formats.facts import MapFacts
 from eplb.formats.same_pool import in_place
+from eplb.report.words import some
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +74,7 @@ def _map(source: Path, target: Path, forms: tuple[Format, Format], options: dict
         "kind": "map",
         "source": str(source),
         "from": form.name,
-        "holds": f"{shape} on {neutral.ranks} ranks and {neutral.nodes} nodes",
+        "holds": f"{shape} on {some(neutral.ranks, 'rank')} and {some(neutral.nodes, 'node')}",
         "written": written_report(write_map(target, neutral, aim.name), aim.name),
         "notes": [],
     }
@@ -99,7 +100,8 @@ def _trace(
         else registry.write_trace(target, file, aim.name)
     )
     say(f"reading {target} back")
-    again = replace(how, experts=file.trace.experts, layers=file.layers, phase=None)
+    told = progress(f"reading {target.name}")
+    again = replace(how, experts=file.trace.experts, layers=file.layers, phase=None, progress=told)
     _check_same(target, file, registry.read_trace(target, again, aim.name))
     return {
         "kind": "trace",

@@ -18,6 +18,7 @@ from eplb.formats import registry
 from eplb.formats.facts import MapFacts, TraceFile
 from eplb.formats.suspicions import map_suspicions, trace_suspicions
 from eplb.models import like
+from eplb.report.words import some
 from eplb.skew import TOP_EXPERTS, floor_ratio, id_order_ratio, skew_of
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _map_lines(report: dict[str, Any]) -> list[str]:
     return [
         *_first_lines(report),
         (
-            f"pool       {report['ranks']} ranks on {report['nodes']} nodes x {report['slots_per_rank']} slots, "
+            f"pool       {some(report['ranks'], 'rank')} on {some(report['nodes'], 'node')} x {some(report['slots_per_rank'], 'slot')}, "
             f"{report['experts']} experts, {report['redundant_slots']} redundant"
         ),
         f"replicas   {replicas} (layer, expert) pairs; {report['empty_slots']:,} slots are empty",
@@ -195,7 +196,7 @@ def _first_lines(report: dict[str, Any]) -> list[str]:
     return [
         f"file       {report['file']}: {report['kind']}, {report['title']}",
         f"model      {'a guess from the shape: ' + ' or '.join(guess) if guess else 'no known model has this shape'}",
-        f"layers     {layers['rows']} rows, {which}" + (f" of {hidden}" if hidden else ""),
+        f"layers     {some(layers['rows'], 'row')}, {which}" + (f" of {hidden}" if hidden else ""),
     ]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from eplb.cli.map_files import written_lines
 from eplb.cli.printing import note_lines, notes_report, number, shown
 from eplb.offline.redundancy import TOLERANCE
+from eplb.report.words import some
 
 if TYPE_CHECKING:
     from eplb.formats.facts import TraceFile
@@ -107,7 +108,7 @@ def place_text(report: dict[str, Any]) -> str:
             f"{trace['slices']} slices ({trace['slices_from']})"
         ),
         (
-            f"pool       {pool['ranks']} ranks on {pool['nodes']} nodes x {pool['slots_per_rank']} slots, "
+            f"pool       {some(pool['ranks'], 'rank')} on {some(pool['nodes'], 'node')} x {some(pool['slots_per_rank'], 'slot')}, "
             f"{pool['redundant_slots']} redundant in a layer; tokens choose copies by the rule {report['dispatch']}"
         ),
         *_redundancy_lines(report["redundancy"]),
@@ -137,7 +138,7 @@ def _table(report: dict[str, Any]) -> list[str]:
     if held is not None:
         lines.append(
             f"{_row('held out', held)}   forecast: planned on {held['slices_planned']} slices, scored on "
-            f"{held['slices_scored']} others"
+            f"{some(held['slices_scored'], 'other')}"
         )
     lines.append(
         f"{_row('in sample', whole)}   planned and scored on all {whole['slices_scored']} slices, as the map that is offered: "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eplb.cli.numbers import Finite
-from eplb.cli.trace_options import MOST_EXPERTS
+from eplb.cli.trace_options import FORMAT, MOST_EXPERTS
 from eplb.models import MODELS
 from eplb.replay.mix import MIXES
 from eplb.replay.options import PHASES, WORDS, ReplayOptions
@@ -46,6 +46,7 @@ def _numbers(defaults: dict[str, Any], helps: dict[str, str]) -> Callable[[FC], 
 
 @click.command()
 @click.argument("trace", type=FILE)
+@click.option("--from", "name", type=FORMAT, help="Format of the trace, where it is not recognised.")
 @click.option("--policy", "policies", multiple=True, default=POLICIES, help=f"One of {WORDS}.", **_SHOWN)
 @click.option(
     "--ranks", type=click.IntRange(2, 4096), required=True, help="Ranks of the expert-parallel group."
@@ -128,7 +129,7 @@ def replay(
     configure_logging("error", "console")
     _say(f"reading {trace}")
     recording = Recording.of(
-        read_sequences(trace, ReadOptions(experts=options["experts"])), options["experts"]
+        read_sequences(trace, ReadOptions(experts=options["experts"]), options["name"]), options["experts"]
     )
     accounts = run(recording, asked, policies, range(seed, seed + seeds), _progress(asked))
     if as_json:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -82,8 +83,9 @@ COSTS = {"h200-decode": H200_DEEPSEEK_V3_FP8_DECODE, "h200": H200_DEEPSEEK_V3_FP
     type=click.Choice(list(COSTS)),
     help="Also show microseconds by a preset of measured kernels (DeepSeek-V3 fp8 on one H200).",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON instead of text.")
 @click.option("-o", "--output", type=FILE, required=True, help="HTML file to write.")
-def report(trace: Path, output: Path, **options: Any) -> None:
+def report(trace: Path, output: Path, as_json: bool, **options: Any) -> None:
     """Show what TRACE (a file or folder in any known format) holds and what a better map would bring, as one HTML page."""
     if len(options["maps"]) > MOST_MAPS:
         raise click.UsageError(f"{len(options['maps'])} maps are given, one page shows at most {MOST_MAPS}")
@@ -108,6 +110,9 @@ def report(trace: Path, output: Path, **options: Any) -> None:
     )
     page = build(study(file, ask, say), trace.name)
     write_text(output, render(page))
+    if as_json:
+        click.echo(json.dumps({"verdict": asdict(page.verdict), "written": str(output)}, indent=2))
+        return
     reasons = "".join(f"           {reason}\n" for reason in page.verdict.reasons)
     click.echo(f"verdict    {page.verdict.headline}\n{reasons}wrote      {output}")
 

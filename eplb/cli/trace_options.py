@@ -58,7 +58,7 @@ def current_options(help_: str) -> Callable[[Callable[..., Any]], Callable[..., 
         form = click.option(
             "--current-from", type=FORMAT, help="Format of the live map, where it is not recognised."
         )
-        return click.option("--current", type=FILE, help=help_)(form(command))
+        return click.option("--current", type=PATH, help=help_)(form(command))
 
     return decorate
 

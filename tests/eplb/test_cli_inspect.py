@@ -108,7 +108,7 @@ def test_a_map_is_described(tmp_path, capsys):
     for part in (
         "map, our own map file (JSON)",
         "2 rows, model layers 3,5 of 6",
-        "2 ranks on 1 nodes x 3 slots, 4 experts, 2 redundant",
+        "2 ranks on 1 node x 3 slots, 4 experts, 2 redundant",
         "1 for 4, 2 for 4 (layer, expert) pairs; 0 slots are empty",
         "suspicion  twin: layer 1, rank 0, slot 1 holds expert 0 a second time",
         "fix: ",

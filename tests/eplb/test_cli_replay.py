@@ -59,3 +59,10 @@ def test_a_trace_without_picks_is_refused(tmp_path, capsys):
     np.savez(tmp_path / "c.npz", counts=np.ones((4, 2, 8), dtype=np.int64))
     assert main(["replay", str(tmp_path / "c.npz"), *POOL]) == 1
     assert "picks" in capsys.readouterr().err
+
+
+def test_the_format_of_the_trace_can_be_named(trace, capsys):
+    """A name that is none is usage."""
+    assert main(["replay", trace, *POOL, "--policy", "never", "--from", "npz"]) == 0
+    assert main(["replay", trace, *POOL, "--policy", "never", "--from", "nothing"]) == 2
+    assert "no format is called 'nothing'" in capsys.readouterr().err

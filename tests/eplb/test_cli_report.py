@@ -1,5 +1,8 @@
 """eplb report: a page, words on stdout, progress on stderr, and errors that say what to do."""
 
+import html
+import json
+
 import numpy as np
 import pytest
 from report_world import skewed, spread_map
@@ -111,6 +114,16 @@ def test_a_map_from_a_file_is_told_to_be_perhaps_a_fit(run, trace):
     """On stdout too."""
     _, out, _ = run("--map", map_file(trace.parent / "dealt.json"))
     assert "does not say what the map was planned on" in out
+
+
+def test_the_verdict_is_data_too(run, trace):
+    """The same words as on the page."""
+    code, out, _ = run("--json")
+    found = json.loads(out)
+    assert (code, found["verdict"]["answer"], found["verdict"]["code"]) == (0, "pays", "pays")
+    assert found["written"] == str(trace.parent / "out.html")
+    page = (trace.parent / "out.html").read_text()
+    assert html.escape(found["verdict"]["headline"], quote=False) in page
 
 
 def test_formats_of_maps_can_be_named(run, trace):
