@@ -52,7 +52,7 @@ def test_a_map_is_written_as_the_engine_writes_its_own(tmp_path):
         "moe_expert_parallel_size: 2",
         f"moe_config: {{backend: WIDEEP, load_balancer: {path}}}",
     )
-    assert codes(written.notes) == ["ignored_in_silence", "stale_shared_memory"]
+    assert codes(written.notes) == ["ignored_in_silence", "stale_shared_memory", "not_in_file"]
 
 
 def test_the_lines_to_start_with_are_yaml_whatever_the_path(tmp_path):
