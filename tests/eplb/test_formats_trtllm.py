@@ -236,6 +236,16 @@ def test_raw_picks_give_routes_with_their_source_rank(tmp_path, name):
     ] * 2
 
 
+def test_tokens_that_pick_an_expert_twice_give_no_route_and_that_is_said(tmp_path):
+    """No router does that: the counts are as the file holds them, and the note says to look at it."""
+    picks = np.array([[0, 1], [2, 2]], dtype=np.int32)
+    path = folder(tmp_path, {f"rank{rank}_raw.safetensors": dict.fromkeys(KEYS, picks) for rank in (0, 1)})
+    file = trtllm_statistics.read_trace(path, ReadOptions(most_routes=100))
+    assert {tuple(route) for route in file.trace.routes.experts[:, 0].tolist()} == {(0, 1)}
+    (note,) = (note for note in file.notes if note.code == "twin_picks")
+    assert note.sentence.startswith("4 sampled tokens")
+
+
 def test_the_co_occurrence_variant_is_read(tmp_path):
     """Counts are int32 there, and the matrices are not needed."""
     files = {
