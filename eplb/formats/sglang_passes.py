@@ -307,5 +307,6 @@ def live_map(recording: Recording, chosen: ModelRows, missing: list[int]) -> Neu
         experts=recording.experts,
         model_layer=chosen.rows,
         hidden_layers=chosen.layers.hidden_layers,
+        draft_layers=chosen.layers.draft_layers,
         placement=Placement(recording.maps[0][list(chosen.rows)]),
     )

@@ -197,6 +197,15 @@ def test_named_layers_win_over_counts(tmp_path):
         sglang_recorder.read_trace(path, ReadOptions(layers=Layers((0,), 2)))
 
 
+def test_draft_layers_that_are_given_pass_through(tmp_path):
+    """They have no row here, but TensorRT-LLM's map must name them; among the model's own they are refused."""
+    path = saved(tmp_path, dump(counted(1, 0, [1] * 6), counted(1, 1, [2] * 6)))
+    file = sglang_recorder.read_trace(path, ReadOptions(layers=Layers(draft_layers=(2,))))
+    assert file.layers == file.live_map.layers == Layers((1,), 2, (2,))
+    drafts = ReadOptions(layers=Layers(draft_layers=(1,)))
+    refused(sglang_recorder.read_trace, path, "draft layers are (1)", options=drafts)
+
+
 def test_counts_in_one_of_many_layers_are_a_broken_recorder(tmp_path):
     """All counts in layer 0 when the model does not tell its layer."""
     counts = torch.zeros(1, 5, 4, dtype=torch.int32)
