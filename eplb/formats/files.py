@@ -155,8 +155,8 @@ def parse_json(text: str | bytes, *, whole: bool = False) -> Any:
     try:
         return json.loads(
             text,
-            parse_constant=_no_number,
-            parse_float=_no_number if whole else float,
+            parse_constant=no_number,
+            parse_float=no_number if whole else float,
             object_pairs_hook=distinct,
         )
     except (ValueError, RecursionError, MemoryError) as error:
@@ -242,7 +242,12 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def _no_number(text: str) -> float:
+def no_number(text: str) -> float:
+    """Refuse a word or a number that may not stand in a JSON text.
+
+    Raises:
+        ValueError: always.
+    """
     raise ValueError(f"{text[:40]} is not a number that may stand here")
 
 

@@ -24,7 +24,9 @@ def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
     highest = max((hidden or 0) - 1, *(numbers or (-1,)), *(drafts or (-1,)))
     if highest >= MOST_LAYERS:
         raise FileError(f"names layer {highest}, expected layers below {MOST_LAYERS}, which no model has")
-    if numbers is not None and (len(numbers) != rows or len(set(numbers)) != rows or min(numbers) < 0):
+    if numbers is not None and (
+        not numbers or len(numbers) != rows or len(set(numbers)) != rows or min(numbers) < 0
+    ):
         raise FileError(
             f"model_layer names {len(numbers)} layers {_short(numbers)}, expected {rows} different numbers, one for every row: "
             f"give the right ones with --moe-layers"

@@ -19,7 +19,7 @@ from eplb.formats.facts import Format, Layers, Note, Sequence, TraceFile
 from eplb.formats.files import in_file, tell
 from eplb.formats.layers import layers_of
 from eplb.formats.model_rows import check_left_out, listed
-from eplb.formats.picks import RouteSample
+from eplb.formats.picks import RouteSample, add_picks
 from eplb.formats.slicing import CountSlice, slices_of_counts
 from eplb.formats.trtllm_folder import META, Folder, counted, opened_folder, picked
 from placement import LoadTrace, Routes
@@ -176,25 +176,45 @@ def _batch(folder: Folder, rank: int, iteration: int, numbers: tuple[int, ...]) 
     return np.stack(parts, axis=1)
 
 
+def _adds_up(
+    folder: Folder, rank: int, iteration: int, numbers: tuple[int, ...], batch: NDArray[np.int64]
+) -> bool:
+    """Whether picks [tokens, layers, top_k] of one rank make the counts that the run wrote beside them."""
+    if not folder.counts:
+        return True
+    made = np.zeros((len(numbers), folder.experts), dtype=np.int64)
+    add_picks(made, batch)
+    return all(
+        np.array_equal(made[at], counted(folder, rank, iteration, number))
+        for at, number in enumerate(numbers)
+    )
+
+
 def _routes(
     folder: Folder, numbers: tuple[int, ...], options: ReadOptions
 ) -> tuple[Routes | None, tuple[Note, ...]]:
     """Sampled sets with the rank they started on; an iteration counts as one request, because requests are not named."""
     if not folder.picks or not options.most_routes:
         return None, ()
-    sample, odd, ranks = RouteSample(options.most_routes), 0, len(folder.ranks)
+    sample, odd, other, ranks = RouteSample(options.most_routes), 0, 0, len(folder.ranks)
     for at, iteration in enumerate(folder.iterations):
         for place, rank in enumerate(folder.ranks):
             batch = _batch(folder, rank, iteration, numbers)
             if batch is None:
                 odd += 1
             else:
+                other += not _adds_up(folder, rank, iteration, numbers, batch)
                 sample.add(batch, at * ranks + place)
     found = sample.routes()
     uneven = Note(
         "uneven_layers", f"{odd} batches hold different numbers of tokens by layer and give no routes"
     )
-    notes = (*((uneven,) if odd else ()), *sample.notes())
+    foreign = Note(
+        "picks_differ",
+        f"the picks of {other} batches do not add up to their counts: loads are those of the counts, routes those of the picks",
+        "if the files are of two runs, keep one run a folder",
+    )
+    notes = (*((uneven,) if odd else ()), *((foreign,) if other else ()), *sample.notes())
     if found is None:
         return None, notes
     return Routes(found.experts, found.requests // ranks, found.requests % ranks), notes

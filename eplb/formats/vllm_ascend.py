@@ -214,6 +214,15 @@ def _notes(neutral: NeutralMap) -> tuple[Note, ...]:
             "give the draft model the same redundant experts",
         ),
     ]
+    if redundant(neutral):
+        notes.append(
+            Note(
+                "slots_of_later_versions",
+                "v0.23.0 takes the slots of a device from this file; later versions take them from vLLM's own redundancy, and stop "
+                "if the two differ",
+                f"there, set vLLM's redundant experts to {redundant(neutral)} too",
+            )
+        )
     lost = beside(neutral, ranks=True, layers=False)
     if lost is not None:
         notes.append(lost)

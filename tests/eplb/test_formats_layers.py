@@ -44,6 +44,12 @@ def test_other_layers_than_the_files_are_refused(asked, part):
         told_layers(Layers((3, 4), 5), asked)
 
 
+def test_no_layer_is_no_answer():
+    """Neither of a file nor of a person."""
+    with pytest.raises(FileError, match="names 0 layers"):
+        layers_of(Layers(()), Layers(), 0)
+
+
 @pytest.mark.parametrize("found", [Layers((3, 10**9)), Layers((3, 4), 10**9), Layers((3, 4), 5, (10**9,))])
 def test_a_layer_that_no_model_has_is_refused(found):
     """What is counted up to it would fill the memory."""

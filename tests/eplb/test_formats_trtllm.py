@@ -246,6 +246,22 @@ def test_tokens_that_pick_an_expert_twice_give_no_route_and_that_is_said(tmp_pat
     assert note.sentence.startswith("4 sampled tokens")
 
 
+@pytest.mark.parametrize(("counts", "codes_said"), [([2, 1, 1, 2], False), ([2, 1, 2, 1], True)])
+def test_picks_that_do_not_make_the_counts_beside_them_are_told(tmp_path, counts, codes_said):
+    """They may be of another run with the same iterations."""
+    picks = np.array([[0, 1], [2, 3], [3, 0]], dtype=np.int32)
+    path = folder(
+        tmp_path,
+        {
+            "rank0.safetensors": {key: np.array(counts) for key in KEYS},
+            "rank0_raw.safetensors": dict.fromkeys(KEYS, picks),
+        },
+    )
+    file = trtllm_statistics.read_trace(path, ReadOptions(most_routes=100))
+    assert file.trace.tokens[0].tolist() == [counts] * 2
+    assert ("picks_differ" in codes(file.notes)) == codes_said
+
+
 def test_the_co_occurrence_variant_is_read(tmp_path):
     """Counts are int32 there, and the matrices are not needed."""
     files = {
