@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eplb.formats.facts import Layers
+from eplb.formats.layers import MOST_LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-MOST_LAYERS = 4096
 
 
 class _LayerNumbers(click.ParamType[tuple[int, ...]]):

@@ -11,7 +11,7 @@ from eplb.cli.printing import note_lines, notes_report
 from eplb.errors import FileError
 from eplb.formats import registry
 from eplb.formats.facts import MapFacts
-from placement import Placement
+from eplb.formats.map_rules import in_model_order
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,27 +45,13 @@ def write_map(path: Path, neutral: NeutralMap, name: str) -> Written:
     Raises:
         FileError: it cannot be written, or reads back as another map.
     """
-    ordered = _in_order(neutral)
+    ordered = in_model_order(neutral)
     written = registry.write_map(path, ordered, name)
     facts = MapFacts(ordered.ranks, ordered.nodes, ordered.experts, ordered.layers)
     back = registry.read_map(path, facts, name)
     if not np.array_equal(back.placement.physical_to_logical, ordered.placement.physical_to_logical):
         raise FileError(f"{path}: reads back as another map than was written: do not start an engine with it")
     return written
-
-
-def _in_order(neutral: NeutralMap) -> NeutralMap:
-    numbers = neutral.model_layer
-    if numbers is None or list(numbers) == sorted(numbers):
-        return neutral
-    order = np.argsort(numbers)
-    old = neutral.placement
-    shares = None if old.shares is None else old.shares[order]
-    return replace(
-        neutral,
-        model_layer=tuple(sorted(numbers)),
-        placement=Placement(old.physical_to_logical[order], shares),
-    )
 
 
 def written_report(written: Written, name: str) -> dict[str, Any]:

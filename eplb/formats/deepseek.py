@@ -22,7 +22,7 @@ from eplb.errors import FileError
 from eplb.formats import files, tensors
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.layers import layers_of
-from eplb.formats.map_rules import check_sound, map_of, uneven_shares
+from eplb.formats.map_rules import beside, check_moe_rows, check_sound, in_model_order, map_of, uneven_shares
 from eplb.formats.members import open_archive
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ def _parsed(found: dict[str, Any], facts: MapFacts) -> NeutralMap:
 
 
 def write_map(path: Path, neutral: NeutralMap) -> Written:
-    """Write the three tensors; the suffix names the kind of file. Shares are left out.
+    """Write the three tensors, rows in the order of the model; the suffix names the kind of file. Shares are left out.
 
     Raises:
         FileError: the suffix is another, the map breaks a rule, or it cannot be written.
     """
     check_map(path, neutral)
-    files.write_bytes(path, _packed(path, inverse(neutral)))
+    files.write_bytes(path, _packed(path, inverse(in_model_order(neutral))))
     return Written((path,), (_loading(path),), _notes(neutral))
 
 
@@ -101,6 +101,7 @@ def check_map(path: Path, neutral: NeutralMap) -> None:
             f"{path}: ends in {path.suffix or 'nothing'!r}, expected one of {', '.join(SUFFIXES)}"
         )
     with files.in_file(path):
+        check_moe_rows(neutral)
         check_sound(neutral)
 
 
@@ -125,10 +126,13 @@ def _check_inverse(neutral: NeutralMap, arrays: dict[str, NDArray[Any]]) -> None
         _refuse_unequal("logcnt", counts, expected["logcnt"])
     if slots is not None:
         right = expected["log2phy"]
-        if slots.ndim == 3 and slots.shape[2] > right.shape[2]:
-            wide = ((0, 0), (0, 0), (0, slots.shape[2] - right.shape[2]))
-            right = np.pad(right, wide, constant_values=-1)
-        _refuse_unequal("log2phy", _descending(slots), _descending(right))
+        most = right.shape[2]
+        if slots.ndim == 3 and (slots[..., most:] != -1).any():
+            raise FileError(
+                f"log2phy names more than {most} slots of an expert, phy2log at most {most}: the tensors are of different maps, or "
+                "-1 does not stand at the end"
+            )
+        _refuse_unequal("log2phy", _descending(slots[..., :most]), _descending(right))
 
 
 def _descending(slots: NDArray[Any]) -> NDArray[Any]:
@@ -237,13 +241,8 @@ def _loading(path: Path) -> str:
 
 
 def _notes(neutral: NeutralMap) -> tuple[Note, ...]:
-    notes = [
-        Note(
-            "ranks_not_in_file",
-            f"the file does not say that its slots are on {neutral.ranks} ranks, nor which layers its rows are",
-            f"read it back with --ranks {neutral.ranks}",
-        )
-    ]
+    lost = beside(neutral, ranks=False, layers=False)
+    notes = [] if lost is None else [lost]
     if uneven_shares(neutral):
         notes.append(Note("shares_dropped", "tensors of this kind have no shares; the map's are left out"))
     return tuple(notes)

@@ -11,6 +11,7 @@ import os
 import stat
 import tempfile
 import time
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -66,7 +67,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def in_file(path: Path) -> Iterator[None]:
-    """Let every error of the block start with ``path``, or with that of a file in it; what a trace cannot be, and what memory cannot hold, is one too.
+    """Let every error of the block start with ``path``, or with that of a file in it; what a trace cannot be, and what memory or the stack cannot hold, is one too.
 
     Raises:
         FileError: in place of what the block raised.
@@ -77,6 +78,8 @@ def in_file(path: Path) -> Iterator[None]:
         if str(error).startswith((f"{path}: ", f"{path}{os.sep}")):
             raise
         raise FileError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise FileError(f"{path}: cannot be read: lists in lists, too many levels deep") from error
     except MemoryError as error:
         raise FileError(f"{path}: needs more memory than there is: {error or 'out of memory'}") from error
 
@@ -152,9 +155,9 @@ def parse_json(text: str | bytes, *, whole: bool = False) -> Any:
     try:
         return json.loads(
             text,
-            parse_constant=_no_number,
-            parse_float=_no_number if whole else float,
-            object_pairs_hook=_distinct,
+            parse_constant=no_number,
+            parse_float=no_number if whole else float,
+            object_pairs_hook=distinct,
         )
     except (ValueError, RecursionError, MemoryError) as error:
         raise FileError(f"not JSON: {error or type(error).__name__}") from error
@@ -239,14 +242,23 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def _no_number(text: str) -> float:
+def no_number(text: str) -> float:
+    """Refuse a word or a number that may not stand in a JSON text.
+
+    Raises:
+        ValueError: always.
+    """
     raise ValueError(f"{text[:40]} is not a number that may stand here")
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object that the pairs of a JSON text make.
+
+    Raises:
+        ValueError: a key is given twice; the plain parser takes the last in silence.
+    """
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {twice!r} is given twice in one object")
     return found

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from eplb.errors import FileError
 from eplb.formats.facts import Layers, Note
+from eplb.formats.layers import MOST_LAYERS
 from eplb.formats.plain_values import whole
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ from placement.routes import MOST_EXPERTS
 
 SCHEMA = "eplb-trace/1"
 KEYS = ("schema", "experts", "model_layer", "hidden_layers", "synthetic")
-MOST_LAYERS = 2**12
-"""Layers that a header may name: more is damage, not a model."""
 MOST_WORDS = 2**12
 """Characters that a header may say of a synthetic trace."""
 

@@ -73,7 +73,9 @@ class _Reader:
         self._file, self._options = file, options
         self._total = os.fstat(file.fileno()).st_size
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
-        self._scan = json.JSONDecoder(parse_constant=_no_constant).raw_decode
+        self._scan = json.JSONDecoder(
+            parse_constant=files.no_number, object_pairs_hook=files.distinct
+        ).raw_decode
         self._text, self._used, self._dropped, self._ended = "", 0, 0, False
 
     @property
@@ -138,7 +140,3 @@ class _Reader:
         self._dropped += self._used
         self._used = 0
         files.tell(self._options, self._file.tell(), self._total)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number that a document may hold")

@@ -8,6 +8,9 @@ from typing import Any
 from eplb.errors import FileError
 from eplb.formats.facts import Layers, MapFacts
 
+MOST_LAYERS = 2**12
+"""More layers than any model has: a larger number is damage, and what is counted up to it would fill the memory."""
+
 
 def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
     """What is known of the rows: what a person gives overrides what the file says, field by field.
@@ -17,7 +20,13 @@ def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
     """
     numbers = found.model_layer if given.model_layer is None else given.model_layer
     hidden = found.hidden_layers if given.hidden_layers is None else given.hidden_layers
-    if numbers is not None and (len(numbers) != rows or len(set(numbers)) != rows or min(numbers) < 0):
+    drafts = given.draft_layers or found.draft_layers
+    highest = max((hidden or 0) - 1, *(numbers or (-1,)), *(drafts or (-1,)))
+    if highest >= MOST_LAYERS:
+        raise FileError(f"names layer {highest}, expected layers below {MOST_LAYERS}, which no model has")
+    if numbers is not None and (
+        not numbers or len(numbers) != rows or len(set(numbers)) != rows or min(numbers) < 0
+    ):
         raise FileError(
             f"model_layer names {len(numbers)} layers {_short(numbers)}, expected {rows} different numbers, one for every row: "
             f"give the right ones with --moe-layers"
@@ -28,7 +37,6 @@ def layers_of(found: Layers, given: Layers, rows: int) -> Layers:
             + (f" and the last is model layer {max(numbers)}" if numbers else "")
             + ": give the number of layers of the model, dense ones included, with --hidden-layers"
         )
-    drafts = given.draft_layers or found.draft_layers
     low = max(hidden or 0, *(layer + 1 for layer in numbers or (-1,)))
     if drafts and (len(set(drafts)) != len(drafts) or min(drafts) < low):
         raise FileError(

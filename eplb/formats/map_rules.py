@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eplb.errors import FileError
+from eplb.formats.facts import Note
+from eplb.formats.model_rows import listed
 from eplb.formats.neutral import SHARE_ERROR, NeutralMap
 from placement import EMPTY, Placement, violations
 from placement.topology import MOST_SLOTS
@@ -69,6 +72,19 @@ def _check_ids(table: NDArray[Any], facts: MapFacts, name: str) -> None:
         )
 
 
+def check_moe_rows(neutral: NeutralMap) -> None:
+    """Refuse a map whose rows may be those of dense layers too, where rows count by their position among the MoE layers.
+
+    Raises:
+        FileError: there is a row for every layer of the model, and nobody says which are MoE layers.
+    """
+    if neutral.model_layer is None and neutral.hidden_layers == neutral.placement.layers:
+        raise FileError(
+            f"has a row for each of the {neutral.hidden_layers} layers of the model, and which of them are MoE layers is not "
+            f"known: give --moe-layers (0-{neutral.hidden_layers - 1} if all are), or dense rows would shift the others in silence"
+        )
+
+
 def check_sound(neutral: NeutralMap) -> None:
     """Refuse a map that an engine without empty slots would stop on, or serve wrongly.
 
@@ -96,6 +112,39 @@ def check_sound(neutral: NeutralMap) -> None:
 
 def _layer(neutral: NeutralMap, row: int) -> str:
     return f"row {row}" if neutral.model_layer is None else f"model layer {neutral.model_layer[row]}"
+
+
+def in_model_order(neutral: NeutralMap) -> NeutralMap:
+    """The same map with its rows in the order of the model's layers, as far as they are known."""
+    numbers = neutral.model_layer
+    if numbers is None or list(numbers) == sorted(numbers):
+        return neutral
+    order = np.argsort(numbers)
+    old = neutral.placement
+    shares = None if old.shares is None else old.shares[order]
+    placement = Placement(old.physical_to_logical[order], shares)
+    return replace(neutral, model_layer=tuple(sorted(numbers)), placement=placement)
+
+
+def beside(neutral: NeutralMap, *, ranks: bool, layers: bool) -> Note | None:
+    """What a file does not say of a map and a reader must be told, None = nothing.
+
+    ``ranks``, ``layers``: whether the file says on how many ranks its slots are, and which layers of the model its rows are.
+    """
+    lost = [] if ranks else [f"--ranks {neutral.ranks}"]
+    lost += [f"--nodes {neutral.nodes}"] if neutral.nodes > 1 else []
+    if neutral.model_layer is not None and not layers:
+        lost.append(f"--moe-layers {listed(neutral.model_layer).replace(', ', ',')}")
+    lost += [] if neutral.hidden_layers is None else [f"--hidden-layers {neutral.hidden_layers}"]
+    if neutral.draft_layers:
+        lost.append(f"--draft-layers {listed(neutral.draft_layers).replace(', ', ',')}")
+    if not lost:
+        return None
+    return Note(
+        "not_in_file",
+        f"the file does not say {', '.join(part.split()[0][2:].replace('-', ' ') for part in lost)}",
+        f"read it back with {' '.join(lost)}",
+    )
 
 
 def identity_row(slots: int, experts: int) -> list[int]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from eplb.errors import FileError
 from eplb.formats.facts import Layers, Note
+from eplb.formats.layers import layers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,14 +50,19 @@ def moe_rows(used: NDArray[np.bool_], given: Layers) -> ModelRows:
         )
     if given.model_layer is None:
         rows = tuple(int(row) for row in np.flatnonzero(used))
-        return ModelRows(rows, Layers(rows, hidden), _guessed(rows, hidden))
+        return ModelRows(rows, _known(rows, hidden, given), _guessed(rows, hidden))
     rows = given.model_layer
     if not rows or len(set(rows)) != len(rows) or not all(0 <= row < hidden for row in rows):
         raise FileError(
             f"--moe-layers names {listed(rows)}, expected different layers of 0..{hidden - 1}: the file has {hidden} layer rows"
         )
     check_left_out(set(np.flatnonzero(used).tolist()) - set(rows))
-    return ModelRows(rows, Layers(rows, hidden), ())
+    return ModelRows(rows, _known(rows, hidden, given), ())
+
+
+def _known(rows: tuple[int, ...], hidden: int, given: Layers) -> Layers:
+    """What is known of the layers; those of a draft model, which have no row here, pass through to the map."""
+    return layers_of(Layers(rows, hidden), Layers(draft_layers=given.draft_layers), len(rows))
 
 
 def check_left_out(layers: Iterable[int]) -> None:

@@ -23,9 +23,10 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Written
 from eplb.formats.files import head, in_file, parse_json, read_text, steady, write_text
-from eplb.formats.layers import layers_of, told, told_layers
-from eplb.formats.plain_values import whole
+from eplb.formats.layers import MOST_LAYERS, layers_of, told, told_layers
+from eplb.formats.plain_values import shown, whole
 from placement import Placement, Topology, violations
+from placement.topology import MOST_SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +38,6 @@ SCHEMA = "eplb-map/1"
 POOL_KEYS = ("ranks", "nodes", "slots_per_rank", "experts")
 KEYS = ("schema", "pool", "model_layer", "hidden_layers", "draft_layers", "physical_to_logical", "shares")
 OPTIONAL_KEYS = ("hidden_layers", "draft_layers", "shares")
-MOST_NUMBER = 2**31 - 1
 SHARE_ERROR = 1e-6
 """Most by which the shares of one expert may miss 1."""
 
@@ -122,7 +122,7 @@ def parse_map(text: str, *, live: bool = False) -> NeutralMap:
     document = parse_json(text)
     _check_keys(document)
     pool = document["pool"]
-    facts = {key: whole(pool[key], f"pool.{key}", 1, MOST_NUMBER) for key in POOL_KEYS}
+    facts = {key: whole(pool[key], f"pool.{key}", 1, MOST_SLOTS) for key in POOL_KEYS}
     slots = facts["ranks"] * facts["slots_per_rank"]
     if facts["nodes"] > facts["ranks"]:
         raise FileError(f"pool has {facts['nodes']} nodes for {facts['ranks']} ranks")
@@ -152,16 +152,16 @@ def _check_keys(document: Any) -> None:
         )
     schema = document.get("schema")
     if schema != SCHEMA:
-        raise FileError(f"schema is {schema!r}, this version reads {SCHEMA!r}")
+        raise FileError(f"schema is {shown(schema)}, this version reads {SCHEMA!r}")
     missing = [key for key in KEYS if key not in document and key not in OPTIONAL_KEYS]
     unknown = [key for key in document if key not in KEYS]
     if missing or unknown:
-        raise FileError(f"keys missing: {missing}, unknown: {unknown}; expected {list(KEYS)}")
+        raise FileError(f"keys missing: {missing}, unknown: {shown(unknown)}; expected {list(KEYS)}")
     for key in OPTIONAL_KEYS:
         document.setdefault(key, None)
     pool = document["pool"]
     if not isinstance(pool, dict) or set(pool) != set(POOL_KEYS):
-        raise FileError(f"pool is {pool!r}, expected an object with {list(POOL_KEYS)}")
+        raise FileError(f"pool is {shown(pool)}, expected an object with {list(POOL_KEYS)}")
 
 
 def _layers(document: dict[str, Any]) -> Layers:
@@ -170,13 +170,15 @@ def _layers(document: dict[str, Any]) -> Layers:
     if found is not None:
         if not isinstance(found, list) or not found:
             raise FileError(
-                f"model_layer is {found!r}, expected the layer number of every row, or null = unknown"
+                f"model_layer is {shown(found)}, expected the layer number of every row, or null = unknown"
             )
-        numbers = tuple(whole(layer, f"model_layer[{at}]", 0, MOST_NUMBER) for at, layer in enumerate(found))
+        numbers = tuple(
+            whole(layer, f"model_layer[{at}]", 0, MOST_LAYERS - 1) for at, layer in enumerate(found)
+        )
         if len(set(numbers)) != len(numbers):
-            raise FileError(f"model_layer names a layer twice: {list(numbers)}")
+            raise FileError(f"model_layer names a layer twice: {shown(list(numbers))}")
     if hidden is not None:
-        whole(hidden, "hidden_layers", max(numbers or (0,)) + 1, MOST_NUMBER)
+        whole(hidden, "hidden_layers", max(numbers or (0,)) + 1, MOST_LAYERS)
     return Layers(numbers, hidden, _drafts(document["draft_layers"], hidden or max(numbers or (-1,)) + 1))
 
 
@@ -184,10 +186,12 @@ def _drafts(found: Any, least: int) -> tuple[int, ...]:
     if found is None:
         return ()
     if not isinstance(found, list):
-        raise FileError(f"draft_layers is {found!r}, expected a list of layer numbers")
-    drafts = tuple(whole(layer, f"draft_layers[{at}]", least, MOST_NUMBER) for at, layer in enumerate(found))
+        raise FileError(f"draft_layers is {shown(found)}, expected a list of layer numbers")
+    drafts = tuple(
+        whole(layer, f"draft_layers[{at}]", least, MOST_LAYERS - 1) for at, layer in enumerate(found)
+    )
     if len(set(drafts)) != len(drafts):
-        raise FileError(f"draft_layers names a layer twice: {found}")
+        raise FileError(f"draft_layers names a layer twice: {shown(found)}")
     return drafts
 
 
@@ -237,6 +241,9 @@ def _shares(value: Any, rows: NDArray[np.int32]) -> NDArray[np.float64] | None:
 
 
 def _check_valid(neutral: NeutralMap) -> None:
+    # First, because what follows counts replicas by expert: a wild number of experts would fill the memory.
+    if neutral.experts > neutral.placement.slots:
+        raise FileError(f"not a valid map: {neutral.experts} experts in {neutral.placement.slots} slots")
     found = [v for v in violations(neutral.placement, neutral.topology(), neutral.experts) if v.code != "gap"]
     if found:
         raise FileError(

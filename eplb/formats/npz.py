@@ -14,6 +14,7 @@ Large arrays are read piece by piece. Picks become slices by the rule of ``slici
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from eplb.formats.facts import ReadOptions
 
 NAME = "npz"
+MOST_PARTS = 2**24
+"""Most slices or sequences: a few compressed bytes can claim any number of tiny ones."""
 MOST_SEQUENCE_BYTES = 2**30
 """Largest single sequence: one is held in memory as a whole."""
 
@@ -114,7 +117,7 @@ def _sequences(archive: Archive, options: ReadOptions) -> Iterator[Sequence]:
                 f"one sequence has {longest:,} bytes of picks, expected at most {MOST_SEQUENCE_BYTES:,}: cut it between requests"
             )
         done, total = 0, picks.shape[0] * picks.row_bytes
-        for (domain, phase), part in zip(names, picks.rows(iter(lengths.tolist())), strict=True):
+        for (domain, phase), part in zip(names, picks.rows(map(int, lengths)), strict=True):
             done += part.nbytes
             tell(options, done, total)
             yield Sequence(part, domain, phase)
@@ -122,9 +125,15 @@ def _sequences(archive: Archive, options: ReadOptions) -> Iterator[Sequence]:
 
 def _counts(archive: Archive, options: ReadOptions) -> Iterator[CountSlice]:
     with archive.member("counts") as counts:
-        if len(counts.shape) != 3:
-            raise FileError(f"counts have shape {list(counts.shape)}, expected [slices, layers, experts]")
+        if len(counts.shape) != 3 or 0 in counts.shape:
+            raise FileError(
+                f"counts have shape {list(counts.shape)}, expected [slices, layers, experts] with at least 1 each"
+            )
         slices = counts.shape[0]
+        if slices > MOST_PARTS:
+            raise FileError(
+                f"counts has {slices:,} slices, expected at most {MOST_PARTS:,}: add up neighbours"
+            )
         names, steps = _names(archive, slices), archive.whole("steps")
         if steps is not None and (
             steps.shape != (slices,) or steps.dtype.kind not in "iu" or (steps < 1).any()
@@ -136,9 +145,8 @@ def _counts(archive: Archive, options: ReadOptions) -> Iterator[CountSlice]:
             raise FileError(
                 f"one slice has {counts.row_bytes:,} bytes, expected at most {MOST_SEQUENCE_BYTES:,}"
             )
-        for at, part in enumerate(counts.rows(iter([1] * slices))):
+        for at, (part, (domain, phase)) in enumerate(zip(counts.rows(repeat(1, slices)), names, strict=True)):
             tell(options, (at + 1) * counts.row_bytes, slices * counts.row_bytes)
-            domain, phase = names[at]
             yield CountSlice(part[0], domain, phase, None if steps is None else int(steps[at]))
 
 
@@ -146,6 +154,10 @@ def _lengths(offsets: NDArray[Any] | None, tokens: int) -> NDArray[np.int64]:
     if offsets is None or offsets.ndim != 1 or offsets.dtype.kind not in "iu" or len(offsets) < 2:
         shown = "missing" if offsets is None else f"{offsets.dtype} {list(offsets.shape)}"
         raise FileError(f"offsets are {shown}, expected whole numbers [sequences + 1]")
+    if len(offsets) > MOST_PARTS:
+        raise FileError(
+            f"offsets name {len(offsets) - 1:,} sequences, expected fewer than {MOST_PARTS:,}: cut the file"
+        )
     bounds = offsets.astype(np.int64)
     if bounds[0] != 0 or bounds[-1] != tokens or (bounds[1:] < bounds[:-1]).any():
         raise FileError(
@@ -154,20 +166,20 @@ def _lengths(offsets: NDArray[Any] | None, tokens: int) -> NDArray[np.int64]:
     return np.diff(bounds)
 
 
-def _names(archive: Archive, count: int) -> list[tuple[str, str | None]]:
-    """Domain and phase of every sequence or slice."""
-    found: list[list[str]] = []
+def _names(archive: Archive, count: int) -> Iterator[tuple[str, str | None]]:
+    """Domain and phase of every sequence or slice, made as they are asked for: a small archive can name very many."""
+    found: list[Iterable[str]] = []
     for key in ("domain", "phase"):
         array = archive.whole(key)
         if array is None:
-            found.append([""] * count)
+            found.append(repeat("", count))
             continue
         if array.shape != (count,) or array.dtype.kind not in ("U" if key == "phase" else "Uiub"):
             raise FileError(
                 f"{key} has shape {list(array.shape)} and type {array.dtype}, expected one name for each of {count}"
             )
-        found.append([_text(key, value) for value in array.tolist()])
-    return [(domain, phase or None) for domain, phase in zip(*found, strict=True)]
+        found.append(_text(key, value) for value in array.flat)
+    return ((domain, phase or None) for domain, phase in zip(*found, strict=True))
 
 
 def _text(key: str, value: Any) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eplb.errors import FileError
+from eplb.formats.facts import Note
 from placement import Routes
 from placement.routes import MOST_EXPERTS
 
@@ -99,6 +100,18 @@ class RouteSample:
         if len(self._kept) > self._most:
             self._every *= 2
             self._kept = [kept for kept in self._kept if kept[0] % self._every == 0]
+
+    def notes(self) -> tuple[Note, ...]:
+        """What was left out."""
+        if not self.twins:
+            return ()
+        return (
+            Note(
+                "twin_picks",
+                f"{self.twins} sampled tokens pick one expert twice and are left out of the routes",
+                "a token's experts are distinct in every known router: look at how this was recorded",
+            ),
+        )
 
     def routes(self) -> Routes | None:
         """The sampled sets with the number of their request, or None when there are none."""

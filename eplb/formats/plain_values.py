@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 from eplb.errors import FileError
 
 MOST_SHOWN = 60
 MOST_WHOLE = 2**62
+SHORT = reprlib.Repr()
+"""Looks at few items of few levels: a short text may name one list so often that all of it would fill the memory."""
+SHORT.maxlevel = 4
+SHORT.maxstring = SHORT.maxlong = SHORT.maxother = 2 * MOST_SHOWN
 
 
 def whole(value: Any, where: str, least: int = 0, most: int = MOST_WHOLE) -> int:
@@ -28,7 +33,7 @@ def whole(value: Any, where: str, least: int = 0, most: int = MOST_WHOLE) -> int
 def shown(value: Any) -> str:
     """A value as short text. Never raises."""
     try:
-        text = repr(value)
+        text = SHORT.repr(value)
     except Exception:  # noqa: BLE001 - a number of too many digits, or a foreign object
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eplb.errors import FileError
+from eplb.formats.layers import MOST_LAYERS
 
 if TYPE_CHECKING:
     from eplb.formats.facts import ReadOptions
 
 MOST_TOP_K = 256
-MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)

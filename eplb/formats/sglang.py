@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 NAME = "sglang"
 META_SCHEMA = "eplb-sglang-meta/1"
 MOST_MAP_BYTES = 2**28
-MOST_LAYERS = 10_000
-"""More layers than any model has; beyond it a number is damage."""
 
 
 def recognises(path: Path) -> bool:
@@ -47,7 +45,8 @@ def recognises(path: Path) -> bool:
 def read_map(path: Path, facts: MapFacts) -> NeutralMap:
     """Read a map, ``.json`` or ``.pt``; twins and experts without a slot are left for the caller to judge.
 
-    Ranks, nodes and layers come from ``facts``, else from the file beside it. Without word of the layers every row is one.
+    Ranks, nodes and layers come from ``facts``, else from the file beside it. Without word of the layers every row is read, and
+    which of them are MoE layers stays unknown.
 
     Raises:
         FileError: names the file, the place, the value and what was expected.
@@ -67,8 +66,9 @@ def _neutral(table: NDArray[Any], facts: MapFacts) -> NeutralMap:
         raise FileError(
             f"has {hidden} rows, the model has {facts.layers.hidden_layers} layers: SGLang takes one row for every layer"
         )
-    rows = facts.layers.model_layer or tuple(range(hidden))
-    layers = layers_of(Layers(rows, hidden), Layers(draft_layers=facts.layers.draft_layers), len(rows))
+    numbers = facts.layers.model_layer
+    rows = tuple(range(hidden)) if numbers is None else numbers
+    layers = layers_of(Layers(numbers, hidden), Layers(draft_layers=facts.layers.draft_layers), len(rows))
     return map_of(table[list(rows)], replace(facts, layers=layers), MAP_KEY)
 
 
@@ -131,8 +131,6 @@ def check_map(path: Path, neutral: NeutralMap) -> tuple[tuple[int, ...], int]:
             f"{path}: {lacking} is not known, and SGLang numbers rows by layer of the model, dense ones included: give "
             "--moe-layers and --hidden-layers, such as --moe-layers 1-26 --hidden-layers 27; a shifted map loads in silence"
         )
-    if neutral.hidden_layers > MOST_LAYERS:
-        raise FileError(f"{path}: hidden_layers is {neutral.hidden_layers}, expected at most {MOST_LAYERS}")
     with in_file(path):
         layers_of(neutral.layers, Layers(), neutral.placement.layers)
         check_sound(neutral)

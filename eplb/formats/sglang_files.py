@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from eplb.errors import FileError
 from eplb.formats.files import head, opened, read_json
 from eplb.formats.plain_values import shown
-from eplb.formats.tensors import load_torch
+from eplb.formats.tensors import DEEPEST, load_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 HEAD_BYTES = 2**16
 """Enough of a pickle to see its first keys."""
 MOST_FOLDER_FILES = 100_000
+MOST_NUMBERS = 2**27
+"""Numbers in nested lists: JSON of the largest size holds no more, and a pickle can name one list very often."""
 RECORDER_KEYS = (b"logical_count", b"gatherer_key")
 MAP_KEY = "physical_to_logical_map"
 PICKLED_MAP_KEY = b"X\x17\x00\x00\x00" + MAP_KEY.encode()
@@ -105,7 +108,7 @@ def array(value: Any, axes: tuple[str, ...], where: str, *, kinds: str = "iu") -
     Raises:
         FileError: it is neither, or its shape or type differ; ``where`` starts the message.
     """
-    found = _from_lists(value, where) if isinstance(value, list) else _from_tensor(value)
+    found = _from_lists(value, len(axes), where) if isinstance(value, list) else _from_tensor(value)
     if found is None or found.ndim != len(axes) or 0 in found.shape or found.dtype.kind not in kinds:
         shown = type(value).__name__ if found is None else f"{found.dtype} {list(found.shape)}"
         what = "whole numbers" if kinds == "iu" else "numbers"
@@ -118,7 +121,7 @@ def axes_of(value: Any) -> int:
     if not isinstance(value, list):
         return len(getattr(value, "shape", ()))
     levels = 0
-    while isinstance(value, list):
+    while isinstance(value, list) and levels <= DEEPEST:
         value, levels = (value[0] if value else None), levels + 1
     return levels
 
@@ -134,13 +137,17 @@ def _from_tensor(value: Any) -> NDArray[Any] | None:
     return found
 
 
-def _from_lists(value: list[Any], where: str) -> NDArray[Any]:
-    """Rectangular lists of plain numbers; numpy alone would take ``true`` for 1."""
+def _from_lists(value: list[Any], axes: int, where: str) -> NDArray[Any] | None:
+    """Rectangular lists of plain numbers; numpy alone would take ``true`` for 1. None: they have another number of levels."""
+    if axes_of(value) != axes:
+        return None
     shape: list[int] = []
     level: Any = value
     while isinstance(level, list):
         shape.append(len(level))
         level = level[0] if level else None
+    if prod(shape) > MOST_NUMBERS:
+        raise FileError(f"{where} claims {shape} numbers, expected at most {MOST_NUMBERS:,} in lists")
     _check_lists(value, shape, where)
     try:
         return np.array(value)

@@ -21,6 +21,7 @@ from eplb.formats.sglang_files import Document, array
 from eplb.formats.slicing import CountSlice, slices_of_counts
 from placement import LoadTrace, Placement
 from placement.routes import MOST_EXPERTS
+from placement.topology import MOST_SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from eplb.formats.facts import ReadOptions
+
+MOST_COUNT = 2**40
+"""Tokens of one slot in one pass, far beyond any: sums over slots, ranks and passes still fit int64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +112,7 @@ def _records(found: Document, experts: NDArray[np.int64]) -> Iterator[tuple[Reco
         if not isinstance(content, dict):
             raise FileError(f"{where} is {type(content).__name__}, expected a dictionary")
         forward_pass = whole(content.get("forward_pass_id"), f"{where}.forward_pass_id")
-        rank = whole(content.get("rank"), f"{where}.rank")
+        rank = whole(content.get("rank"), f"{where}.rank", most=MOST_SLOTS - 1)
         key = content.get("gatherer_key")
         if not isinstance(key, str):
             raise FileError(f"{where}.gatherer_key is {shown(key)}, expected a name such as 'primary'")
@@ -181,15 +185,16 @@ class _Totals:
     idle: int = 0
 
 
-def _counts(record: Record, shape: tuple[int, int]) -> NDArray[Any]:
+def _counts(record: Record, shape: tuple[int, int]) -> NDArray[np.int64]:
     where = f"{record.where}.global_physical_count"
     counts = array(record.content.get("global_physical_count"), ("layers", "slots"), where)
     if counts.shape != shape:
         raise FileError(f"{where} is {list(counts.shape)}, the map {list(shape)}")
-    if counts.min() < 0:
-        layer, slot = (int(at) for at in np.unravel_index(int(counts.argmin()), shape))
-        raise FileError(f"{where}[{layer}][{slot}] is {counts[layer, slot]}, expected 0 or more tokens")
-    return counts
+    bad = (counts < 0) | (counts > MOST_COUNT)
+    if bad.any():
+        layer, slot = (int(at) for at in np.unravel_index(int(bad.argmax()), shape))
+        raise FileError(f"{where}[{layer}][{slot}] is {counts[layer, slot]}, expected 0..{MOST_COUNT} tokens")
+    return counts.astype(np.int64)
 
 
 def _survey(recording: Recording, passes: dict[int, list[Record]]) -> _Survey:
@@ -302,5 +307,6 @@ def live_map(recording: Recording, chosen: ModelRows, missing: list[int]) -> Neu
         experts=recording.experts,
         model_layer=chosen.rows,
         hidden_layers=chosen.layers.hidden_layers,
+        draft_layers=chosen.layers.draft_layers,
         placement=Placement(recording.maps[0][list(chosen.rows)]),
     )

@@ -84,7 +84,9 @@ def read_sequences(path: Path, options: ReadOptions) -> Iterator[Sequence]:
     """
     with in_file(path):
         shape, chosen = _looked_through(path, options)
-        yield from _sequences(path, options, shape, chosen, [0])
+        for sequence in _sequences(path, options, shape, chosen, [0]):
+            if options.phase in {None, sequence.phase}:
+                yield sequence
 
 
 def _notes(shape: Shape, options: ReadOptions, lost: int) -> Iterator[Note]:

@@ -53,10 +53,11 @@ def read_tokens(found: list[Document], options: ReadOptions, name: str) -> Trace
         FileError: names the record, the value and what was expected.
     """
     recording = gathered(found, options)
-    chosen = moe_rows(_used(recording), options.layers)
+    used, places = _used(recording)
+    chosen = moe_rows(used, options.layers)
     left = _Left()
     slices = slices_of(
-        _sequences(recording, chosen, options, left), replace(options, experts=recording.experts)
+        _sequences(recording, chosen, places, options, left), replace(options, experts=recording.experts)
     )
     missing = sorted(set(range(recording.ranks[-1] + 1)) - set(recording.ranks))
     return TraceFile(
@@ -78,16 +79,23 @@ def token_sequences(found: list[Document], options: ReadOptions) -> Iterator[Seq
         FileError: see ``read_tokens``.
     """
     recording = gathered(found, options)
-    chosen = moe_rows(_used(recording), options.layers)
-    yield from _sequences(recording, chosen, options, _Left())
+    used, places = _used(recording)
+    chosen = moe_rows(used, options.layers)
+    for sequence in _sequences(recording, chosen, places, options, _Left()):
+        if options.phase in {None, sequence.phase}:
+            yield sequence
 
 
-def _used(recording: Recording) -> NDArray[np.bool_]:
-    used = np.zeros(recording.shape[0], dtype=bool)
+def _used(recording: Recording) -> tuple[NDArray[np.bool_], int]:
+    """Which layers hold picks, bool [layers], and how many places of a token do: the recorder pads top-k to a fixed width."""
+    used, places = np.zeros(recording.shape[0], dtype=bool), 1
     for records in recording.passes.values():
         for record in records:
-            used |= (_slots(record, recording) >= 0).any(axis=(1, 2))
-    return used
+            filled = _slots(record, recording) >= 0
+            used |= filled.any(axis=(1, 2))
+            held = np.flatnonzero(filled.any(axis=(0, 1)))
+            places = max(places, 1 + int(held[-1]) if len(held) else 1)
+    return used, places
 
 
 def _slots(record: Record, recording: Recording) -> NDArray[Any]:
@@ -116,7 +124,7 @@ def _slots(record: Record, recording: Recording) -> NDArray[Any]:
 
 
 def _sequences(
-    recording: Recording, chosen: ModelRows, options: ReadOptions, left: _Left
+    recording: Recording, chosen: ModelRows, places: int, options: ReadOptions, left: _Left
 ) -> Iterator[Sequence]:
     rows = list(chosen.rows)
     for done, records in enumerate(recording.passes.values()):
@@ -134,7 +142,7 @@ def _sequences(
                 continue
             taken.append((record, ids))
             left.decode += mode not in CUT
-            yield from _requests(record, _picks(record, ids, rows), mode, left)
+            yield from _requests(record, _picks(record, ids[..., :places], rows), mode, left)
 
 
 def _is_copy(one: Record, ids: NDArray[Any], other: Record, others: NDArray[Any]) -> bool:

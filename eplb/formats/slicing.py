@@ -320,12 +320,4 @@ def _notes(group: int, members: int, left_out: int, routes: RouteSample | None) 
                 "a smaller --sequences-per-slice keeps more of them",
             )
         )
-    if routes is not None and routes.twins:
-        notes.append(
-            Note(
-                "twin_picks",
-                f"{routes.twins} sampled tokens pick one expert twice and are left out of the routes",
-                "a token's experts are distinct in every known router: look at how this was recorded",
-            )
-        )
-    return tuple(notes)
+    return (*notes, *(() if routes is None else routes.notes()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import zipfile
 from collections.abc import Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 from eplb.errors import FileError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+MOST_VALUES = 2**28
+"""Most values of one tensor that is read as a whole; a file with holes can claim far more than it takes of the disk."""
 DEEPEST = 32
 """Levels of lists and mappings in a file of tensors; a deeper one is damage."""
 
@@ -60,7 +63,7 @@ def _load_torch(path: Path) -> Any:
         raise FileError(
             f"{path}: cannot be read as a torch file of tensors and plain data: {reason or type(error).__name__}"
         ) from error
-    _check_tensors(path, found, size_bytes(path))
+    _check_tensors(path, found, size_bytes(path), set())
     return found
 
 
@@ -73,8 +76,11 @@ def _check_archive(path: Path) -> None:
         raise FileError(f"{path}: member {packed[0]!r} is compressed, which torch.save never does")
 
 
-def _check_tensors(path: Path, value: Any, most_bytes: int, level: int = 0) -> None:
-    """Refuse what a view can pretend: an expanded tensor is larger than its storage."""
+def _check_tensors(path: Path, value: Any, most_bytes: int, seen: set[int], level: int = 0) -> None:
+    """Refuse what a view can pretend: an expanded tensor is larger than its storage.
+
+    ``seen``: containers that were looked at; a file may name one very often, or in itself.
+    """
     import torch
 
     if level > DEEPEST:
@@ -85,12 +91,10 @@ def _check_tensors(path: Path, value: Any, most_bytes: int, level: int = 0) -> N
             raise FileError(
                 f"{path}: a tensor of {value.dtype} {list(value.shape)} is not stored in full ({most_bytes:,} bytes of file)"
             )
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            _check_tensors(path, item, most_bytes, level + 1)
-    elif isinstance(value, list | tuple | set):
-        for item in value:
-            _check_tensors(path, item, most_bytes, level + 1)
+    elif isinstance(value, Mapping | list | tuple | set) and id(value) not in seen:
+        seen.add(id(value))
+        for item in value.values() if isinstance(value, Mapping) else value:
+            _check_tensors(path, item, most_bytes, seen, level + 1)
 
 
 class SafeTensors(Mapping[str, "NDArray[Any]"]):
@@ -125,6 +129,10 @@ class SafeTensors(Mapping[str, "NDArray[Any]"]):
         """
         if name not in self._names:
             raise KeyError(name)
+        if prod(self.shape(name)) > MOST_VALUES:
+            raise FileError(
+                f"{self._path}: tensor {name!r} is {list(self.shape(name))}, expected at most {MOST_VALUES:,} values"
+            )
         try:
             found: NDArray[Any] = self._file.get_tensor(name)
         except Exception as error:

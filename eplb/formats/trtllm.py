@@ -24,7 +24,7 @@ from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.files import head, in_file, read_text, steady, write_text
 from eplb.formats.layers import layers_of, told
-from eplb.formats.map_rules import check_sound, identity_row, map_of, uneven_shares
+from eplb.formats.map_rules import beside, check_sound, identity_row, map_of, uneven_shares
 from eplb.formats.model_rows import listed
 from eplb.formats.plain_values import shown, whole
 
@@ -248,6 +248,9 @@ def _notes(neutral: NeutralMap) -> list[Note]:
         notes.append(
             Note("shares_dropped", "TensorRT-LLM takes no shares of replicas: those of this map are left out")
         )
+    lost = beside(neutral, ranks=False, layers=True)
+    if lost is not None:
+        notes.append(lost)
     if neutral.draft_layers:
         notes.append(
             Note(

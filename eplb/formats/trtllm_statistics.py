@@ -19,7 +19,7 @@ from eplb.formats.facts import Format, Layers, Note, Sequence, TraceFile
 from eplb.formats.files import in_file, tell
 from eplb.formats.layers import layers_of
 from eplb.formats.model_rows import check_left_out, listed
-from eplb.formats.picks import RouteSample
+from eplb.formats.picks import RouteSample, add_picks
 from eplb.formats.slicing import CountSlice, slices_of_counts
 from eplb.formats.trtllm_folder import META, Folder, counted, opened_folder, picked
 from placement import LoadTrace, Routes
@@ -54,7 +54,7 @@ def read_trace(path: Path, options: ReadOptions) -> TraceFile:
     totals = _Totals(np.zeros((len(folder.ranks), len(rows.numbers), folder.experts), dtype=np.int64))
     with in_file(path):
         slices = slices_of_counts(_slices(folder, rows.numbers, totals, options), options)
-        routes, odd = _routes(folder, rows.numbers, options)
+        routes, lost = _routes(folder, rows.numbers, options)
     trace = slices.trace
     batch = (
         totals.batch_tokens
@@ -72,7 +72,7 @@ def read_trace(path: Path, options: ReadOptions) -> TraceFile:
         rows.layers,
         slices.slices_from.replace("the file's own", "one iteration each"),
         NAME,
-        notes=(*folder.notes, *rows.notes, *_notes(folder, totals, odd), *slices.notes),
+        notes=(*folder.notes, *rows.notes, *_notes(folder, totals), *lost, *slices.notes),
     )
 
 
@@ -176,31 +176,53 @@ def _batch(folder: Folder, rank: int, iteration: int, numbers: tuple[int, ...]) 
     return np.stack(parts, axis=1)
 
 
-def _routes(folder: Folder, numbers: tuple[int, ...], options: ReadOptions) -> tuple[Routes | None, int]:
+def _adds_up(
+    folder: Folder, rank: int, iteration: int, numbers: tuple[int, ...], batch: NDArray[np.int64]
+) -> bool:
+    """Whether picks [tokens, layers, top_k] of one rank make the counts that the run wrote beside them."""
+    if not folder.counts:
+        return True
+    made = np.zeros((len(numbers), folder.experts), dtype=np.int64)
+    add_picks(made, batch)
+    return all(
+        np.array_equal(made[at], counted(folder, rank, iteration, number))
+        for at, number in enumerate(numbers)
+    )
+
+
+def _routes(
+    folder: Folder, numbers: tuple[int, ...], options: ReadOptions
+) -> tuple[Routes | None, tuple[Note, ...]]:
     """Sampled sets with the rank they started on; an iteration counts as one request, because requests are not named."""
     if not folder.picks or not options.most_routes:
-        return None, 0
-    sample, odd, ranks = RouteSample(options.most_routes), 0, len(folder.ranks)
+        return None, ()
+    sample, odd, other, ranks = RouteSample(options.most_routes), 0, 0, len(folder.ranks)
     for at, iteration in enumerate(folder.iterations):
         for place, rank in enumerate(folder.ranks):
             batch = _batch(folder, rank, iteration, numbers)
             if batch is None:
                 odd += 1
             else:
+                other += not _adds_up(folder, rank, iteration, numbers, batch)
                 sample.add(batch, at * ranks + place)
     found = sample.routes()
+    uneven = Note(
+        "uneven_layers", f"{odd} batches hold different numbers of tokens by layer and give no routes"
+    )
+    foreign = Note(
+        "picks_differ",
+        f"the picks of {other} batches do not add up to their counts: loads are those of the counts, routes those of the picks",
+        "if the files are of two runs, keep one run a folder",
+    )
+    notes = (*((uneven,) if odd else ()), *((foreign,) if other else ()), *sample.notes())
     if found is None:
-        return None, odd
-    return Routes(found.experts, found.requests // ranks, found.requests % ranks), odd
+        return None, notes
+    return Routes(found.experts, found.requests // ranks, found.requests % ranks), notes
 
 
-def _notes(folder: Folder, totals: _Totals, odd: int) -> Iterator[Note]:
+def _notes(folder: Folder, totals: _Totals) -> Iterator[Note]:
     if totals.idle:
         yield Note("idle_passes", f"{totals.idle} iterations had no tokens on any rank and are left out")
-    if odd:
-        yield Note(
-            "uneven_layers", f"{odd} batches hold different numbers of tokens by layer and give no routes"
-        )
     if folder.picks:
         yield Note("requests_unknown", "the picks do not name requests: routes are held out by iteration")
 

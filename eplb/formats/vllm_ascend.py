@@ -23,7 +23,7 @@ from eplb.errors import FileError
 from eplb.formats import files
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.layers import layers_of, told
-from eplb.formats.map_rules import check_sound, map_of, uneven_shares
+from eplb.formats.map_rules import beside, check_moe_rows, check_sound, in_model_order, map_of, uneven_shares
 from eplb.formats.plain_values import some, whole
 from eplb.formats.same_pool import differing_slots
 
@@ -167,14 +167,13 @@ def check_map(path: Path, neutral: NeutralMap) -> None:
     if path.suffix != SUFFIX:
         raise FileError(f"{path}: the engine refuses a map whose name does not end in {SUFFIX}: rename it")
     with files.in_file(path):
+        check_moe_rows(neutral)
         check_sound(neutral)
 
 
 def dump_map(neutral: NeutralMap) -> str:
     """Write a map as JSON text, one device a line, layers in the order of the model; equal maps give equal text."""
-    rows = neutral.placement.physical_to_logical
-    if neutral.model_layer is not None:
-        rows = rows[np.argsort(neutral.model_layer, kind="stable")]
+    rows = in_model_order(neutral).placement.physical_to_logical
     table = rows.reshape(len(rows), neutral.ranks, neutral.slots_per_rank).tolist()
     layers = ",\n".join(_layer_text(at, devices) for at, devices in enumerate(table))
     return f'{{"moe_layer_count": {len(table)},\n "layer_list": [\n{layers}]}}\n'
@@ -215,6 +214,18 @@ def _notes(neutral: NeutralMap) -> tuple[Note, ...]:
             "give the draft model the same redundant experts",
         ),
     ]
+    if redundant(neutral):
+        notes.append(
+            Note(
+                "slots_of_later_versions",
+                "v0.23.0 takes the slots of a device from this file; later versions take them from vLLM's own redundancy, and stop "
+                "if the two differ",
+                f"there, set vLLM's redundant experts to {redundant(neutral)} too",
+            )
+        )
+    lost = beside(neutral, ranks=True, layers=False)
+    if lost is not None:
+        notes.append(lost)
     if uneven_shares(neutral):
         notes.append(
             Note(

@@ -7,7 +7,7 @@ from math import isfinite
 
 from eplb.errors import ConfigError
 from eplb.formats.facts import PHASES, Layers
-from eplb.formats.header import MOST_LAYERS
+from eplb.formats.layers import MOST_LAYERS
 from placement.routes import MOST_EXPERTS
 
 MOST_DOMAINS = 64

@@ -4,7 +4,7 @@ import pytest
 
 from eplb.errors import FileError
 from eplb.formats.facts import Layers, MapFacts
-from eplb.formats.layers import told, told_layers
+from eplb.formats.layers import layers_of, told, told_layers
 
 
 def test_what_the_file_says_fills_what_is_not_given():
@@ -42,3 +42,16 @@ def test_other_layers_than_the_files_are_refused(asked, part):
     """A shifted map loads in silence, so nobody may shift one by a slip of the pen."""
     with pytest.raises(FileError, match=part):
         told_layers(Layers((3, 4), 5), asked)
+
+
+def test_no_layer_is_no_answer():
+    """Neither of a file nor of a person."""
+    with pytest.raises(FileError, match="names 0 layers"):
+        layers_of(Layers(()), Layers(), 0)
+
+
+@pytest.mark.parametrize("found", [Layers((3, 10**9)), Layers((3, 4), 10**9), Layers((3, 4), 5, (10**9,))])
+def test_a_layer_that_no_model_has_is_refused(found):
+    """What is counted up to it would fill the memory."""
+    with pytest.raises(FileError, match="expected layers below 4096"):
+        layers_of(found, Layers(), 2)

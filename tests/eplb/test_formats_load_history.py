@@ -100,6 +100,10 @@ def test_loads_may_be_written_with_a_point(tmp_path):
         ('{"load_history": []}', "holds no slice"),
         ('{"load_history": []} x', "text follows the document at character 21"),
         ('{"load_history": [], "load_history": []}', "holds the key 'load_history' twice"),
+        (
+            '{"load_history": [{"logical_expert_load": [[1]], "logical_expert_load": [[2]]}]}',
+            "the key 'logical_expert_load' is given twice",
+        ),
         ('{"load_history": [,]}', "damaged, or cut off, in the value at character 18"),
         ('{"load_history": [1,]}', "load_history[0] is not an object with logical_expert_load"),
         ('{1: 2, "load_history": []}', "1 stands before character 2, expected a key"),

@@ -98,6 +98,12 @@ def test_io_06_an_id_that_is_not_a_whole_number_is_refused(value):
         ({"pool": {"ranks": 2}}, "pool is"),
         ({"pool": {"ranks": 2, "nodes": 3, "slots_per_rank": 2, "experts": 3}}, "3 nodes for 2 ranks"),
         ({"pool": {"ranks": 0, "nodes": 1, "slots_per_rank": 2, "experts": 3}}, "pool.ranks is 0"),
+        ({"pool": {"ranks": 2, "nodes": 1, "slots_per_rank": 2, "experts": 5}}, "5 experts in 4 slots"),
+        (
+            {"pool": {"ranks": 2, "nodes": 1, "slots_per_rank": 2, "experts": 2**31}},
+            "pool.experts is 2147483648",
+        ),
+        ({"model_layer": [3, 10**9]}, "model_layer[1] is 1000000000"),
         ({"model_layer": []}, "model_layer is []"),
         ({"model_layer": [3, 3]}, "names a layer twice"),
         ({"model_layer": [3]}, "has 2 rows, model_layer 1"),

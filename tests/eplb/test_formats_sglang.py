@@ -60,11 +60,11 @@ def refused(read, path, *words, options=None):
 
 
 def test_a_map_has_one_row_for_every_layer_of_the_model(tmp_path):
-    """Without word of the layers every row is one; --moe-layers drops the dense ones."""
+    """Without word of the layers it stays unknown which rows are MoE layers; --moe-layers drops the dense ones."""
     path = saved(tmp_path, MAP, "map.json")
     assert recognise(path).name == "sglang"
     every = sglang.read_map(path, MapFacts(ranks=2))
-    assert every.layers == Layers((0, 1), 2)
+    assert every.layers == Layers(None, 2)
     assert every.placement.physical_to_logical.tolist() == ROWS
     moe = sglang.read_map(path, MapFacts(ranks=2, layers=Layers((1,), 2)))
     assert moe.layers == Layers((1,), 2)
@@ -144,7 +144,7 @@ def test_a_description_of_another_map_is_refused(tmp_path):
         ("map.json", neutral(layers=None), ("--moe-layers 1-26 --hidden-layers 27",)),
         ("map.json", neutral(hidden=None), ("hidden_layers is not known", "--hidden-layers")),
         ("map.json", neutral(hidden=1), ("hidden_layers is 1",)),
-        ("map.json", neutral(hidden=10**9), ("at most",)),
+        ("map.json", neutral(hidden=10**9), ("names layer 999999999",)),
         ("map.json", neutral(rows=([3, 1, 2, 0, 3, -1],)), ("slot 5 of model layer 1 is empty",)),
         ("map.json", neutral(rows=([3, 1, 2, 1, 3, 2],)), ("expert 0 has no slot", "model layer 1")),
         ("map.json", neutral(rows=([3, 1, 3, 0, 2, 1],)), ("second time on its rank",)),
@@ -195,6 +195,15 @@ def test_named_layers_win_over_counts(tmp_path):
     assert both.trace.tokens.tolist() == [[[0, 0, 0, 0], [1, 5, 2, 9]]]
     with pytest.raises(FileError, match=r"counts\.json: layers 1 hold counts but are not among --moe-layers"):
         sglang_recorder.read_trace(path, ReadOptions(layers=Layers((0,), 2)))
+
+
+def test_draft_layers_that_are_given_pass_through(tmp_path):
+    """They have no row here, but TensorRT-LLM's map must name them; among the model's own they are refused."""
+    path = saved(tmp_path, dump(counted(1, 0, [1] * 6), counted(1, 1, [2] * 6)))
+    file = sglang_recorder.read_trace(path, ReadOptions(layers=Layers(draft_layers=(2,))))
+    assert file.layers == file.live_map.layers == Layers((1,), 2, (2,))
+    drafts = ReadOptions(layers=Layers(draft_layers=(1,)))
+    refused(sglang_recorder.read_trace, path, "draft layers are (1)", options=drafts)
 
 
 def test_counts_in_one_of_many_layers_are_a_broken_recorder(tmp_path):
@@ -315,8 +324,7 @@ def test_a_prefill_pass_is_cut_into_its_requests_and_padding_is_dropped(tmp_path
     path = saved(tmp_path, dump(tokens(1, 0, [[0, 1], [2, 3], [4, 5], []], lengths=[2, 1])))
     found = list(sglang_recorder.read_sequences(path, ReadOptions()))
     assert [each.phase for each in found] == ["prefill", "prefill"]
-    assert [each.picks[:, 0, :2].tolist() for each in found] == [[[3, 1], [2, 0]], [[3, 1]]]
-    assert all((each.picks[:, :, 2:] == -1).all() for each in found)
+    assert [each.picks[:, 0].tolist() for each in found] == [[[3, 1], [2, 0]], [[3, 1]]]
 
 
 def test_phases_follow_the_forward_mode(tmp_path):
@@ -366,6 +374,36 @@ def test_a_damaged_record_is_named(tmp_path, change, words):
     """With its number, the field and the value."""
     path = saved(tmp_path, dump(tokens(1, 0, [[0, 1], [2, 3]], lengths=[2]) | change))
     refused(sglang_recorder.read_trace, path, "records[0]", *words)
+
+
+def test_the_width_of_a_token_is_its_top_k_not_the_recorders(tmp_path):
+    """The recorder pads every token to eight places."""
+    path = saved(tmp_path, dump(tokens(1, 0, [[0, 1], [2]], lengths=[2])))
+    file = sglang_recorder.read_trace(path, ReadOptions(most_routes=10))
+    assert file.trace.routes.top_k == 2
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_one_phase_of_the_sequences_can_be_asked_for(tmp_path, phase):
+    """As of the trace."""
+    path = saved(tmp_path, dump(tokens(1, 0, [[0, 1]], lengths=[1]), tokens(2, 0, [[2, 3]], mode=2)))
+    found = list(sglang_recorder.read_sequences(path, ReadOptions(phase=phase)))
+    assert [each.phase for each in found] == [phase]
+
+
+@pytest.mark.parametrize("count", [2**40 + 1, 2**63])
+def test_counts_whose_sums_would_overflow_are_refused(tmp_path, count):
+    """With their place."""
+    counts = np.zeros((2, 6), dtype=np.uint64)
+    counts[1, 2] = count
+    wild = record(7, 0, global_physical_count=torch.from_numpy(counts))
+    refused(sglang_recorder.read_trace, saved(tmp_path, dump(wild)), f"[1][2] is {count}")
+
+
+def test_a_rank_beyond_every_pool_is_refused(tmp_path):
+    """Ranks up to it would be looked for one by one."""
+    path = saved(tmp_path, dump(counted(7, 10**10, [1] * 6)))
+    refused(sglang_recorder.read_trace, path, "rank is 10000000000")
 
 
 def test_counts_give_no_sequences(tmp_path):

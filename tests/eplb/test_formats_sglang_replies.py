@@ -90,6 +90,14 @@ def test_prompt_and_completion_are_sequences_of_their_own_phase(tmp_path):
     assert len(found[0].picks) == 3
 
 
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_one_phase_of_the_sequences_can_be_asked_for(tmp_path, phase):
+    """As of the trace."""
+    path = saved(tmp_path, reply(routed(5), prompt=3))
+    found = sglang_replies.read_sequences(path, ReadOptions(layers=Layers(None, 3), phase=phase))
+    assert [each.phase for each in found] == [phase]
+
+
 def test_a_cut_start_shortens_the_prompt(tmp_path):
     """``routed_experts_start_len`` leaves out the first tokens: with both numbers given the rest is still placed."""
     picks = routed(6)

@@ -61,6 +61,14 @@ def test_a_tensor_larger_than_the_file_is_refused(tmp_path):
     assert "[1099511627776] is not stored in full" in refused(load_torch, path)
 
 
+def test_a_container_that_is_named_often_is_looked_at_once(tmp_path):
+    """A list of lists of one list, 24 levels: ten to the 24th numbers in a few hundred bytes."""
+    found = [torch.zeros(1)]
+    for _ in range(24):
+        found = [found] * 10
+    assert len(load_torch(saved(tmp_path / "a.pt", found))) == 10
+
+
 def test_a_sparse_tensor_is_refused(tmp_path):
     """Its shape costs nothing, what is done with it would."""
     sparse = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1), (2**40,), check_invariants=True)

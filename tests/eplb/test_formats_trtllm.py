@@ -52,7 +52,7 @@ def test_a_map_is_written_as_the_engine_writes_its_own(tmp_path):
         "moe_expert_parallel_size: 2",
         f"moe_config: {{backend: WIDEEP, load_balancer: {path}}}",
     )
-    assert codes(written.notes) == ["ignored_in_silence", "stale_shared_memory"]
+    assert codes(written.notes) == ["ignored_in_silence", "stale_shared_memory", "not_in_file"]
 
 
 def test_the_lines_to_start_with_are_yaml_whatever_the_path(tmp_path):
@@ -234,6 +234,32 @@ def test_raw_picks_give_routes_with_their_source_rank(tmp_path, name):
         [[[0, 1]] * 2, [[2, 3]] * 2],
         [[[3, 0]] * 2],
     ] * 2
+
+
+def test_tokens_that_pick_an_expert_twice_give_no_route_and_that_is_said(tmp_path):
+    """No router does that: the counts are as the file holds them, and the note says to look at it."""
+    picks = np.array([[0, 1], [2, 2]], dtype=np.int32)
+    path = folder(tmp_path, {f"rank{rank}_raw.safetensors": dict.fromkeys(KEYS, picks) for rank in (0, 1)})
+    file = trtllm_statistics.read_trace(path, ReadOptions(most_routes=100))
+    assert {tuple(route) for route in file.trace.routes.experts[:, 0].tolist()} == {(0, 1)}
+    (note,) = (note for note in file.notes if note.code == "twin_picks")
+    assert note.sentence.startswith("4 sampled tokens")
+
+
+@pytest.mark.parametrize(("counts", "codes_said"), [([2, 1, 1, 2], False), ([2, 1, 2, 1], True)])
+def test_picks_that_do_not_make_the_counts_beside_them_are_told(tmp_path, counts, codes_said):
+    """They may be of another run with the same iterations."""
+    picks = np.array([[0, 1], [2, 3], [3, 0]], dtype=np.int32)
+    path = folder(
+        tmp_path,
+        {
+            "rank0.safetensors": {key: np.array(counts) for key in KEYS},
+            "rank0_raw.safetensors": dict.fromkeys(KEYS, picks),
+        },
+    )
+    file = trtllm_statistics.read_trace(path, ReadOptions(most_routes=100))
+    assert file.trace.tokens[0].tolist() == [counts] * 2
+    assert ("picks_differ" in codes(file.notes)) == codes_said
 
 
 def test_the_co_occurrence_variant_is_read(tmp_path):
