@@ -269,6 +269,8 @@ def _finished(
     del pairs
     known = [step for step in steps if step is not None]
     notes = _notes(table.group, members, left_out, routes)
+    if routes is not None and options.experts is None:
+        notes = (_guessed(experts), *notes)
     try:
         trace = LoadTrace(
             tokens,
@@ -299,6 +301,14 @@ def _words(group: int, members: int, kinds: list[Kind], *, sequences: bool) -> s
         f"groups of {group} sequences"
         + (f", each of one of {domains} domains" if domains > 1 else "")
         + (f", each of one of {phases} phases" if phases > 1 else "")
+    )
+
+
+def _guessed(experts: int) -> Note:
+    return Note(
+        "experts_from_ids",
+        f"nothing says how many experts the model has: {experts} are taken, up to the highest that was picked",
+        "if the last ones were never picked, give --experts: a map for too few has the wrong redundancy",
     )
 
 

@@ -66,7 +66,7 @@ def test_the_literal_reply_is_read(tmp_path, name):
     assert file.layers == Layers((1,), 2)
     assert file.phase == ("prefill",)
     assert file.trace.tokens.tolist() == [[[0, 1, 1, 0, 0, 1, 0, 1]]]
-    assert {note.code for note in file.notes} == {"dense_layers", "shape"}
+    assert {note.code for note in file.notes} == {"dense_layers", "shape", "experts_from_ids"}
 
 
 def test_a_shape_that_can_be_several_is_asked_for(tmp_path):

@@ -51,10 +51,18 @@ def test_domains_that_are_numbers_stand_as_numbers():
 
 def test_what_is_left_out_is_told():
     """Three requests in groups of two: one is left out, unless it is the only one of its kind."""
-    found = sliced(*[request(0)] * 3, request(1, domain="x"), sequences_per_slice=2)
+    found = sliced(*[request(0)] * 3, request(1, domain="x"), sequences_per_slice=2, experts=2)
     assert found.trace.tokens.sum(axis=(1, 2)).tolist() == [2, 1]
     assert [note.code for note in found.notes] == ["left_out"]
     assert "1 last sequences" in found.notes[0].sentence
+
+
+@pytest.mark.parametrize("given", [None, 3, 4])
+def test_experts_that_nobody_names_are_told(given):
+    """The last ones may never have been picked: a map for too few has the wrong redundancy."""
+    found = sliced(request(0, 2), experts=given)
+    assert found.trace.experts == (given or 3)
+    assert [note.code for note in found.notes] == ["experts_from_ids"] * (given is None)
 
 
 def test_no_pick_counts_nowhere():
@@ -200,7 +208,7 @@ def test_sampled_routes_are_spread_evenly(lengths, most):
 def test_routes_without_distinct_experts_are_left_out_and_told():
     """A set that names an expert twice is no route; -1 may stand twice."""
     picks = np.array([[[1, 1]], [[-1, -1]], [[0, 1]]])
-    found = slices_of([Sequence(picks)], ReadOptions(most_routes=10))
+    found = slices_of([Sequence(picks)], ReadOptions(most_routes=10, experts=2))
     assert found.trace.routes.experts.tolist() == [[[-1, -1]], [[0, 1]]]
     assert [note.code for note in found.notes] == ["twin_picks"]
     assert slices_of([Sequence(picks)], ReadOptions()).trace.routes is None

@@ -36,7 +36,7 @@ def test_the_mark_goes_from_format_to_format(tmp_path):
 def test_a_recorded_trace_has_no_mark(tmp_path, name):
     """Nothing is written, nothing noted."""
     path = tmp_path / "trace"
-    registry.write_sequences(path, [Sequence(MADE.picks)], name)
+    registry.write_sequences(path, [Sequence(MADE.picks)], name, experts=64)
     file = registry.read_trace(path)
     assert (file.synthetic, file.notes) == ("", ())
     assert next(registry.read_sequences(path)).synthetic == ""
