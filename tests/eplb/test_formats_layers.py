@@ -16,7 +16,9 @@ def test_what_the_file_says_fills_what_is_not_given():
 @pytest.mark.parametrize("name", ["ranks", "nodes", "experts"])
 def test_a_contradiction_names_both_and_the_flag(name):
     """The file is right about itself."""
-    with pytest.raises(FileError, match=f"the map is for 4 {name}, asked for 3: leave --{name} away"):
+    with pytest.raises(
+        FileError, match=f"the map is for 4 {name}, asked for 3: correct --{name}, or leave it away"
+    ):
         told(MapFacts(**{name: 3}), **{name: 4})
 
 
