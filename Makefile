@@ -32,6 +32,8 @@ base-install:
 benchmarks: $(VENV)/.dev
 	$(VENV)/bin/python benchmarks/recording_cost.py
 	$(VENV)/bin/python benchmarks/store_cost.py
+	$(VENV)/bin/python benchmarks/large_traces.py
+	$(VENV)/bin/python benchmarks/trace_statistics.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

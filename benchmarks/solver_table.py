@@ -9,8 +9,8 @@
 
 ``heldout``, ``why`` and ``fan_out`` need the recorded routing data in ../shared/data (or --data). A slice is a group of
 sequences of one domain; half of each domain's groups plan, the other half score; excess = mean over unseen slices and layers
-of max / mean rank load - 1 with copies sharing evenly. Greedy is the published EPLB algorithm on the summed load, written out
-below; FlashLB runs from its own wheel when that is given (see flashlb.py).
+of max / mean rank load - 1 with copies sharing evenly. Greedy is the published EPLB algorithm on the summed load
+(``eplb.replay.policies``); FlashLB runs from its own wheel when that is given (see flashlb.py).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import fan_out
 import flashlb
 import numpy as np
 
+from eplb.replay.policies import greedy_row
 from placement import Limits, LoadTrace, Placement, Topology, compile_kernels, evaluate, exact_shares, solve
 from placement.kernel import COOLING, TEMPERATURE
 from placement.kernel_anneal import anneal
@@ -86,30 +87,6 @@ def main() -> None:
         if row not in tables:
             parser.error(f"unknown row {row!r}: use {', '.join(tables)}")
         tables[row]()
-
-
-# --- the greedy baseline ------------------------------------------------------------------------------------------
-
-
-def greedy(summed: NDArray[np.float64], ranks: int, slots_per_rank: int) -> NDArray[np.int64]:
-    """The flat mode of the published EPLB on one layer's summed load, float64 [experts]; returns int64 [slots].
-
-    Copies go to the expert with the largest load per copy; then the copies, heaviest first, each to the least loaded rank
-    with a free slot. Twins on a rank are allowed, as published.
-    """
-    counts = np.ones(len(summed), dtype=np.int64)
-    for _ in range(ranks * slots_per_rank - len(summed)):
-        counts[(summed / counts).argmax()] += 1
-    copies = np.repeat(np.arange(len(summed)), counts)
-    unit = (summed / counts)[copies]
-    loads, filled = np.zeros(ranks), np.zeros(ranks, dtype=np.int64)
-    row = np.zeros(ranks * slots_per_rank, dtype=np.int64)
-    for copy in np.argsort(-unit, kind="stable").tolist():
-        rank = int(np.where(filled < slots_per_rank, loads, np.inf).argmin())
-        row[rank * slots_per_rank + filled[rank]] = copies[copy]
-        loads[rank] += unit[copy]
-        filled[rank] += 1
-    return row
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -193,7 +170,9 @@ def each_layer(trace: LoadTrace, solved: Callable[[NDArray[np.int64]], NDArray[n
 
 def on_sums(trace: LoadTrace, ranks: int, slots_per_rank: int) -> Placement:
     """The map of the greedy baseline, which sees the sum of all slices."""
-    return each_layer(trace, lambda tokens: greedy(tokens.sum(axis=0).astype(float), ranks, slots_per_rank))
+    return each_layer(
+        trace, lambda tokens: greedy_row(tokens.sum(axis=0).astype(float), ranks, slots_per_rank)
+    )
 
 
 def why(data: Path, seeds: list[int]) -> None:
@@ -304,7 +283,7 @@ def speed() -> None:
     rng = np.random.default_rng(0)
     tokens = np.rint(rng.lognormal(6.9, 1, (1, 256)) * rng.lognormal(0, 0.5, (50, 256))).astype(np.int64)
     layer = make_layer(tokens, np.ones(50), Topology.uniform(ranks=32, slots_per_rank=9))
-    row = greedy(tokens.sum(axis=0).astype(float), 32, 9)
+    row = greedy_row(tokens.sum(axis=0).astype(float), 32, 9)
     result = solve(
         LoadTrace(tokens[:, None]), Topology.uniform(ranks=32, slots_per_rank=9), row[None], effort="fast"
     )

@@ -18,6 +18,7 @@ from collectors.urls import masked_url
 from eplb.api import ApiServer, create_app
 from eplb.errors import ConfigError
 from eplb.pool import Pool
+from eplb.ports import served
 from eplb.store.embedded import EmbeddedStore
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class Daemon:
         return time.monotonic() - self._ended_s
 
     def _open(self, stack: ExitStack, config: PoolConfig, url: str) -> Pool:
-        pool = Pool(config, self._config, url, self.owner, Path(self._config.advice_folder))
+        ports = served(config, self._config, url, self.owner)
+        pool = Pool(config, ports, Path(self._config.advice_folder))
         stack.callback(pool.close)
         return pool
 

@@ -7,6 +7,7 @@
     │   ├── StoreUnavailable  the store does not answer
     │   └── StoreFenced       a newer term exists: this process must not write
     ├── WindowError           counts cannot be brought together
+    ├── ReplayError           a trace cannot be replayed as asked
     ├── PlanError
     │   └── PlanStale         the live map is no longer the plan's base
     └── MigrationError
@@ -46,6 +47,10 @@ class StoreFenced(StoreError):  # noqa: N818
 
 class WindowError(EplbError):
     """Counts cannot be brought together."""
+
+
+class ReplayError(EplbError):
+    """A trace cannot be replayed as asked."""
 
 
 class PlanError(EplbError):

@@ -12,7 +12,7 @@ from eplb.controller import Answer
 from eplb.decisions import Code, PlanFacts
 from eplb.errors import PlanError
 from eplb.migration import make_plan
-from eplb.planner import Planner, PlanRequest, PlanResult
+from eplb.planner import PlanRequest, PlanResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from eplb.config import PoolConfig
     from eplb.migration import Desired, Plan
     from eplb.planner import PlanFailure
+    from eplb.ports import Solver
     from eplb.ranks import LiveRanks
     from eplb.window import WindowView
 
@@ -30,24 +31,23 @@ if TYPE_CHECKING:
 class Planning:
     """One solve at a time and the plan that came of it; forgotten when leadership is lost or the plan is done."""
 
-    def __init__(self, facts: PoolFacts, config: PoolConfig) -> None:
-        self._facts, self._config = facts, config
-        self._planner = Planner(config.solver.deadline_s, config.dispatch)
+    def __init__(self, facts: PoolFacts, config: PoolConfig, solver: Solver) -> None:
+        self._facts, self._config, self._solver = facts, config, solver
         self._base: NDArray[np.int32] | None = None
         self.plan: Plan | None = None
 
     @property
     def solving(self) -> bool:
         """Whether a solve is running."""
-        return self._planner.busy
+        return self._solver.busy
 
     def warm(self) -> None:
-        """Start the solver's process, so that the first request does not wait for its imports."""
-        self._planner.warm()
+        """Get the solver ready, so that the first request does not wait for its imports."""
+        self._solver.warm()
 
     def close(self) -> None:
-        """End the solver's process and forget the plan."""
-        self._planner.close()
+        """End the solve and forget the plan."""
+        self._solver.close()
         self.forget()
 
     def forget(self) -> None:
@@ -63,9 +63,9 @@ class Planning:
         rows = ranks.rows
         if rows is None:
             raise PlanError("rank 0 has not reported the live map; wait for its record")
-        facts, solver = self._facts, self._config.solver
+        facts, settings = self._facts, self._config.solver
         self._base = rows
-        self._planner.start(
+        self._solver.start(
             PlanRequest(
                 tokens=view.tokens[served_by(view, ranks.live_digest)],
                 current=rows,
@@ -73,16 +73,16 @@ class Planning:
                 ranks=facts.ranks,
                 nodes=facts.nodes,
                 slots_per_rank=facts.slots_per_rank,
-                slack=solver.slack,
+                slack=settings.slack,
                 dispatch=self._config.dispatch,
-                effort=solver.effort,
-                seed=solver.seed,
+                effort=settings.effort,
+                seed=settings.seed,
             )
         )
 
     def answer(self, ranks: LiveRanks, desired: Desired, now_ms: int) -> Answer | None:
         """What the solver has said by now, as facts for the gate; None = nothing yet, or nothing was asked."""
-        result = self._planner.poll()
+        result = self._solver.poll()
         if result is None:
             return None
         base, rows = self._base, ranks.rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -30,16 +29,15 @@ from eplb.migration.status import serves_plan
 from eplb.planning import Planning
 from eplb.ranks import LiveRanks
 from eplb.snapshots import Known, nothing_known, snapshot_of
-from eplb.store.client import Store
 from eplb.store.control import is_paused, set_paused
-from eplb.store.lease import Lease
 from eplb.window import Window
 from placement import Placement
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eplb.config import DaemonConfig, PoolConfig
+    from eplb.config import PoolConfig
+    from eplb.ports import Ports
     from eplb.snapshot import PoolSnapshot
 
 CYCLES_BEFORE_LEADING = 2
@@ -49,19 +47,14 @@ UNSENT_DECISIONS_KEPT = 100
 
 
 class Pool:
-    """The edges of one pool: store, lease, window, planner process and actuator around the pure controller.
+    """The edges of one pool: store, lead, window, solver and actuator around the pure controller.
 
-    ``url`` of the store; ``owner`` a name unique to this process; ``advice_folder`` where plans are written in advise mode.
+    ``ports``: the world that it is served in; ``advice_folder`` where plans are written in advise mode.
     """
 
-    def __init__(
-        self, config: PoolConfig, daemon: DaemonConfig, url: str, owner: str, advice_folder: Path
-    ) -> None:
+    def __init__(self, config: PoolConfig, ports: Ports, advice_folder: Path) -> None:
         self.config, self.facts = config, config.facts()
-        self.store = Store(
-            url, config.name, window_s=config.window.window_s, socket_timeout_s=daemon.store.timeout_s
-        )
-        self._lease = Lease(self.store, daemon.store.lease_ttl_s, owner)
+        self.store, self._lease, self._clock = ports.store, ports.lead, ports.clock
         self._window = Window(
             self.facts,
             config.count_kind(),
@@ -71,7 +64,7 @@ class Pool:
             window_bytes=config.window.window_bytes,
             stale_after_s=config.alert.stale_after_s,
         )
-        self._planning = Planning(self.facts, config)
+        self._planning = Planning(self.facts, config, ports.solver)
         self._actuator = Actuator(
             self.facts,
             self.store.write_desired,
@@ -362,7 +355,7 @@ class Pool:
         settings = self.config.alert
         rule = alert.AlertRule(settings.recoverable_excess, settings.for_s, settings.keep_s)
         excess = alert.worst_excess(snapshot, self.config.gate.coverage) if snapshot.store_up else None
-        self._alert, event = alert.observe(self._alert, excess, time.monotonic(), rule)
+        self._alert, event = alert.observe(self._alert, excess, self._clock(), rule)
         if event is not None:
             alert.log_event(self._log, self.config.name, event, rule)
         return replace(snapshot, alerting=self._alert.high)

@@ -68,15 +68,26 @@ def root() -> click.Group:
 
     from eplb.cli.lazy import LazyCommand, LazyGroup
 
-    offline, daemon = "eplb.cli.offline", "eplb.cli.daemon"
+    daemon = "eplb.cli.daemon"
     table = {
         "run": LazyCommand(f"{daemon}:run", "Serve the pools of a configuration: measure, plan, migrate."),
         "status": LazyCommand(f"{daemon}:status", "Show what a running daemon sees and what it decided."),
         "history": LazyCommand(f"{daemon}:history", "Show past decisions and why they were taken."),
         "pause": LazyCommand(f"{daemon}:pause", "Stop acting on a pool; measuring goes on."),
         "resume": LazyCommand(f"{daemon}:resume", "Act on a paused pool again."),
-        "place": LazyCommand(f"{offline}:place", "Compute a placement from a routing trace."),
-        "eval": LazyCommand(f"{offline}:evaluate_cmd", "Score a placement on a routing trace."),
+        "place": LazyCommand("eplb.cli.place:place", "Compute a placement from a routing trace."),
+        "eval": LazyCommand("eplb.cli.evaluate:evaluate_cmd", "Score a placement on a routing trace."),
+        "convert": LazyCommand("eplb.cli.convert:convert", "Write a map or a trace in another format."),
+        "inspect": LazyCommand(
+            "eplb.cli.inspect:inspect", "Say what a trace or map file is, and what looks wrong with it."
+        ),
+        "replay": LazyCommand("eplb.cli.replay:replay", "Replay a trace under policies and price each."),
+        "report": LazyCommand(
+            "eplb.cli.report:report", "Show a trace and what a better placement brings, as one HTML page."
+        ),
+        "generate": LazyCommand(
+            "eplb.cli.generate:generate", "Write a synthetic routing trace of any model's shape."
+        ),
         "demo": LazyCommand(
             "eplb.cli.demo:demo", "Run the whole loop on this host and show it.", extra="demo"
         ),

@@ -20,15 +20,13 @@ from eplb.config.sections import (
     StoreConfig,
     WindowConfig,
 )
+from eplb.formats.layers import MOST_LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LEASE_USED = 0.75
 """Part of its life after which a leader that could not renew its lease steps down."""
-
-MOST_LAYERS = 10_000
-"""More layers than any model has; a range beyond it is a slip of the pen."""
 
 
 def parse_layers(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The continuous batch: which tokens are served in a step, the same on every process that follows it."""
+"""The demo's requests: which tokens are served in a step, the same on every process that follows it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eplb.demo.errors import SequencesUsedUp
+from eplb.replay import batch as continuous
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +29,7 @@ class BatchTokens:
 
 
 class Batch:
-    """A fixed number of requests in flight, each served one token a step; when one ends the next sequence takes its place.
+    """A continuous batch that is always full, over two domains.
 
     The order of sequences follows from the seed; every sequence is used at most once. After ``shift`` new sequences come from the
     second domain, while those in flight are served to their end. Two batches with one seed that shift at one step are equal.
@@ -46,13 +47,9 @@ class Batch:
         ]
         self._domain = 0
         self._served = 0
-        self._sequences = np.zeros(requests, dtype=np.int32)
-        self._positions = np.zeros(requests, dtype=np.int32)
-        self._lengths = np.zeros(requests, dtype=np.int32)
-        for request in range(requests):
-            self._admit(request)
+        self._batch = continuous.Batch(requests, self._admit)
 
-    def _admit(self, request: int) -> None:
+    def _admit(self) -> continuous.Request:
         waiting = self._waiting[self._domain]
         if not waiting:
             total = int((self._routing.domain_of == self._domain).sum())
@@ -61,9 +58,7 @@ class Batch:
                 "replayed; use a longer trace, or find out why this phase of the run took so many steps"
             )
         sequence = waiting.pop()
-        self._sequences[request] = sequence
-        self._positions[request] = 0
-        self._lengths[request] = self._routing.length(sequence)
+        return continuous.Request(sequence, 0, self._routing.length(sequence))
 
     def shift(self) -> None:
         """From now on new requests come from the second domain."""
@@ -71,11 +66,9 @@ class Batch:
 
     def tokens(self) -> BatchTokens:
         """The tokens of the present step."""
-        return BatchTokens(self._sequences.copy(), self._positions.copy())
+        return BatchTokens(self._batch.sequences.copy(), self._batch.positions.copy())
 
     def advance(self) -> None:
         """Go to the next step: every request moves on by one token and ended ones are replaced."""
         self._served += 1
-        self._positions += 1
-        for request in np.flatnonzero(self._positions >= self._lengths):
-            self._admit(int(request))
+        self._batch.advance()

@@ -48,6 +48,8 @@ def daemon_config(facts: PoolFacts, store_url: str, dispatch: str) -> dict[str, 
                 "dispatch": "weighted" if dispatch == "weighted" else "even",
                 "window": {"window_s": WINDOW_S, "max_slices": SLICES},
                 "gate": {"mode": "auto", "cooldown_s": COOLDOWN_S, "min_slices": 40, "min_tokens": 2000},
+                # One move costs nothing here, and every reading is compared with a limit.
+                "solver": {"slack": 0.005},
                 "migration": {
                     "gate_steps": GATE_STEPS,
                     "staging_slots": STAGED_LAYERS * facts.slots_per_rank,

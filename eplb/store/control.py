@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from eplb.store.client import Store
+    from collections.abc import Mapping
 
 PAUSED_FIELD = "paused"
 
 
-def is_paused(store: Store) -> bool:
+class Switches(Protocol):
+    """Where an operator's switches are kept."""
+
+    def read_control(self) -> dict[str, bytes]:
+        """All operator switches."""
+
+    def write_control(self, fields: Mapping[str, bytes]) -> None:
+        """Set operator switches."""
+
+
+def is_paused(store: Switches) -> bool:
     """Whether an operator has paused the pool."""
     return store.read_control().get(PAUSED_FIELD, b"0") == b"1"
 
 
-def set_paused(store: Store, *, paused: bool) -> None:
+def set_paused(store: Switches, *, paused: bool) -> None:
     """Pause or resume the pool; an operator's switch holds under any term."""
     store.write_control({PAUSED_FIELD: b"1" if paused else b"0"})

@@ -11,6 +11,7 @@ from collectors.facts import PoolFacts
 from eplb.agent import Agent, StoreLink, ThreadGroup, ThreadTransport
 from eplb.config import DaemonConfig
 from eplb.pool import Pool
+from eplb.ports import served
 
 FACTS = PoolFacts(
     "main",
@@ -139,4 +140,5 @@ def serve(pool, until):
 
 def make_pool(url, tmp_path, settings=None):
     settings = settings or config()
-    return Pool(settings.pools[0], settings, url, f"test-{time.monotonic_ns()}", tmp_path)
+    ports = served(settings.pools[0], settings, url, f"test-{time.monotonic_ns()}")
+    return Pool(settings.pools[0], ports, tmp_path)

@@ -40,7 +40,21 @@ def test_help_imports_no_heavy_library():
     )
 
     assert result.stderr.strip() == "[]"
-    for name in ("run", "status", "history", "pause", "resume", "place", "eval", "demo", "config"):
+    for name in (
+        "run",
+        "status",
+        "history",
+        "pause",
+        "resume",
+        "place",
+        "eval",
+        "convert",
+        "replay",
+        "report",
+        "inspect",
+        "demo",
+        "config",
+    ):
         assert f"\n  {name} " in result.stdout
 
 

@@ -1,6 +1,7 @@
 """The neutral map file: what is written is read back, and nothing that is not a map is accepted."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eplb.errors import FileError
+from eplb.formats.facts import Layers
+from eplb.formats.layers import layers_of
 from eplb.formats.neutral import NeutralMap, dump_map, parse_map, read_map, write_map
 from placement import Placement
 
@@ -30,7 +33,7 @@ def refused(text, *, live=False):
 
 def same(one, two):
     return (
-        one.model_layer == two.model_layer
+        one.layers == two.layers
         and one.topology() == two.topology()
         and (one.placement.physical_to_logical == two.placement.physical_to_logical).all()
         and ((one.placement.shares is None) == (two.placement.shares is None))
@@ -44,6 +47,14 @@ def test_a_map_is_read_back_as_written(tmp_path):
     neutral = example(shares=shares)
     write_map(tmp_path / "map.json", neutral)
     assert same(read_map(tmp_path / "map.json"), neutral)
+
+
+@pytest.mark.parametrize(("layers", "hidden"), [(None, None), (None, 7), ((3, 5), 6), ((3, 5), None)])
+def test_what_is_known_of_layers_survives(layers, hidden):
+    """Unknown layers are null; unknown layers of the model are left out, as in files of earlier versions."""
+    neutral = replace(example(), model_layer=layers, hidden_layers=hidden)
+    assert same(parse_map(dump_map(neutral)), neutral)
+    assert ("hidden_layers" in dump_map(neutral)) == (hidden is not None)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
@@ -87,9 +98,18 @@ def test_io_06_an_id_that_is_not_a_whole_number_is_refused(value):
         ({"pool": {"ranks": 2}}, "pool is"),
         ({"pool": {"ranks": 2, "nodes": 3, "slots_per_rank": 2, "experts": 3}}, "3 nodes for 2 ranks"),
         ({"pool": {"ranks": 0, "nodes": 1, "slots_per_rank": 2, "experts": 3}}, "pool.ranks is 0"),
+        ({"pool": {"ranks": 2, "nodes": 1, "slots_per_rank": 2, "experts": 5}}, "5 experts in 4 slots"),
+        (
+            {"pool": {"ranks": 2, "nodes": 1, "slots_per_rank": 2, "experts": 2**31}},
+            "pool.experts is 2147483648",
+        ),
+        ({"model_layer": [3, 10**9]}, "model_layer[1] is 1000000000"),
         ({"model_layer": []}, "model_layer is []"),
         ({"model_layer": [3, 3]}, "names a layer twice"),
         ({"model_layer": [3]}, "has 2 rows, model_layer 1"),
+        ({"hidden_layers": 5}, "hidden_layers is 5, expected 6.."),
+        ({"hidden_layers": 7.0}, "hidden_layers is 7.0"),
+        ({"model_layer": None, "physical_to_logical": []}, "physical_to_logical has no rows"),
         (
             {"physical_to_logical": [[0, 1, 2], [0, 1, 2, 0]]},
             "physical_to_logical[0] has 3 slots, the pool 4",
@@ -146,3 +166,20 @@ def test_an_old_file_is_replaced_whole(tmp_path):
     write_map(path, example(rows=((2, 1, 1, 0),)))
     assert read_map(path).placement.physical_to_logical.tolist() == [[2, 1, 1, 0]]
     assert [found.name for found in tmp_path.iterdir()] == ["map.json"]
+
+
+def test_draft_layers_come_back_and_stand_behind_the_model():
+    """They have no row, but an engine's file must name them; without any the key is absent."""
+    neutral = NeutralMap(2, 1, 2, 3, (3, 4), Placement(np.array([[0, 1, 2, 0]] * 2)), 5, (5, 6))
+    assert parse_map(dump_map(neutral)).layers == neutral.layers
+    assert "draft_layers" not in dump_map(replace(neutral, draft_layers=()))
+    for wrong in ("[4]", "[5, 5]", "[5.0]", "5"):
+        with pytest.raises(FileError, match="draft_layers"):
+            parse_map(dump_map(neutral).replace("[5, 6]", wrong))
+
+
+def test_given_draft_layers_must_stand_behind_the_model():
+    """Layer 3 has a row of its own."""
+    with pytest.raises(FileError, match="draft layers are \\(3\\), expected different numbers from 5 on"):
+        layers_of(Layers((3, 4), None), Layers(None, None, (3,)), 2)
+    assert layers_of(Layers((3, 4), None, (7,)), Layers(None, 5, (5,)), 2) == Layers((3, 4), 5, (5,))

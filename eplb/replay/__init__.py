@@ -1,0 +1,1 @@
+"""Replay a trace through policies, the daemon's own among them, on a virtual clock: recorded picks, simulated schedule."""
