@@ -2,7 +2,7 @@
 
 Rerun from the project's root, with the data of ../shared/data (or DATA=folder):
 
-    python benchmarks/fan_out.py [effort] [traffic_weight] [every n-th layer]
+    python benchmarks/fan_out.py [effort] [traffic_weight] [every n-th layer] [ways to take a copy, with commas]
 
 Prints, for every recorded trace, number of redundant slots and way to take a copy, the nodes touched by the search without
 regard to traffic (traffic_weight 0) and with it, at the same seed, slots and limits; the planned load of the hottest node; and
@@ -138,7 +138,7 @@ def _remote(plain: float, saved: float) -> str:
     return f"{plain:10.3f} {saved:5.3f} {100 * (saved / plain - 1):+5.1f}%"
 
 
-def main(effort: str = "normal", weight: str = "1.0", layer_step: str = "1") -> None:
+def main(effort: str = "normal", weight: str = "1.0", layer_step: str = "1", choices: str = "even") -> None:
     """Print the table."""
     print(
         f"effort {effort}, traffic_weight {weight}, {NODES} nodes, {RANKS} ranks, every {layer_step} layer(s); "
@@ -149,7 +149,7 @@ def main(effort: str = "normal", weight: str = "1.0", layer_step: str = "1") -> 
         "remote w=0     w change | node load | unseen ratio w=0  w | seconds"
     )
     for name, per_slice, widths, must, aim in ROWS:
-        for choice, start in CHOICES:
+        for choice, start in (pair for pair in CHOICES if pair[0] in choices.split(",")):
             plan, unseen = halves(name, per_slice, int(layer_step), start)
             assert unseen.routes is not None
             random = random_fan_out(plan.experts, unseen.routes.top_k, NODES)
