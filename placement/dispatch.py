@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 BY_SOURCE = ("nearest", "per_source")
 SGLANG_SEED = 42
 
+MOST_CELLS = 2**20
+"""Numbers by slice, rank, expert and copy that are worked on at a time, so that a large pool needs no more memory."""
+
 Known = dict[tuple[int, int], np.ndarray[Any, np.dtype[np.float64]]]
 """Parts by expert and number of copies, float64 [slices, copies]."""
 
@@ -162,9 +165,11 @@ class Dispatcher:
             if count == 1:
                 continue
             new = [one for one in np.unique(expert).tolist() if (one, count) not in known]
-            if new:
-                found = part(layer, np.array(new), count)
-                known.update({(one, count): found[:, place].copy() for place, one in enumerate(new)})
+            room = max(1, MOST_CELLS // (self._trace.slices * len(self._live) * count))
+            for first in range(0, len(new), room):
+                some = new[first : first + room]
+                found = part(layer, np.array(some), count)
+                known.update({(one, count): found[:, place].copy() for place, one in enumerate(some)})
             for slot, one, number in zip(slots.tolist(), expert.tolist(), copies.number[slots], strict=True):
                 result[:, slot] = known[one, count][:, number]
         return result

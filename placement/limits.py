@@ -14,7 +14,8 @@ class Limits:
 
     ``slack``: the chosen point may be this much above the bound, or else above the best found (0.005 = 0.5 %).
     ``moves``: most moves of the chosen point, over all layers; None = no limit. Repairs count and are never left out.
-    ``evaluations``: most exchanges weighed, over all layers; None = what the effort gives. 0 = no search.
+    ``evaluations``: most exchanges that one kind of search weighs, over all layers: levelling, annealing, the descent by the asked
+    value, and with traffic each of these for every choice of nodes; None = what the effort gives. 0 = no search.
     ``bytes_per_expert``: bytes that one move brings; None = unknown.
 
     Raises:
