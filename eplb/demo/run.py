@@ -19,6 +19,7 @@ from eplb.demo.daemon_process import DaemonProcess, daemon_config
 from eplb.demo.director import Command, Direction, Limits, Stage, StepFact, advance
 from eplb.demo.errors import DemoError, RankFailure, RunStalled
 from eplb.demo.facts import RankReady, RankStep, RankSwitch
+from eplb.demo.interrupt import Interrupt
 from eplb.demo.moves import MoveLedger
 from eplb.demo.progress import Progress
 from eplb.demo.rank_group import Assembly, RankGroup
@@ -133,6 +134,7 @@ class DemoRun:
             DemoError: the run could not finish; the message says why.
         """
         with ExitStack() as stack:
+            interrupt = stack.enter_context(Interrupt())
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eplb-demo-")))
             server = stack.enter_context(EmbeddedStore())
             facts = self._facts.facts
@@ -148,13 +150,14 @@ class DemoRun:
             )
             stack.enter_context(self._view)
             try:
-                self._loop(ranks, daemon, store)
+                self._loop(ranks, daemon, store, interrupt)
             except RankFailure as error:
                 raise RankFailure(f"{error} ({self._place()})") from error
 
-    def _loop(self, ranks: RankGroup, daemon: DaemonProcess, store: Store) -> None:
+    def _loop(self, ranks: RankGroup, daemon: DaemonProcess, store: Store, interrupt: Interrupt) -> None:
         self._heard_s = time.monotonic()
         while ranks.running:
+            interrupt.check()
             messages = ranks.messages(WAIT_S)
             for message in messages:
                 self._take(message, ranks, store)
