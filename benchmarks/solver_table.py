@@ -30,6 +30,7 @@ import flashlb
 import numpy as np
 
 from eplb.replay.policies import greedy_row
+from eplb.start_map import start_map
 from placement import Limits, LoadTrace, Placement, Topology, compile_kernels, evaluate, exact_shares, solve
 from placement.kernel import COOLING, TEMPERATURE
 from placement.kernel_anneal import anneal
@@ -152,7 +153,7 @@ def _held_out_row(
         started_s = time.process_time()
         ours = solve(plan, topology, effort=effort).placement
         cpu_s = time.process_time() - started_s
-        identity = Placement(np.tile(np.arange(ranks * slots) % experts, (plan.layers, 1)))
+        identity = Placement(start_map(plan.layers, experts, ranks * slots))
         maps = [identity, on_sums(plan, ranks, slots)]
         if flash is not None:
             maps.append(each_layer(plan, lambda tokens: flash(tokens, ranks, slots)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eplb.noise import noise_floor
+from eplb.start_map import start_map
 from placement import Placement, Topology, evaluate
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def hottest(trace: LoadTrace) -> NDArray[np.float64]:
 
 def id_order(trace: LoadTrace, topology: Topology) -> Placement:
     """The map that engines start with: experts in the order of their ids, then again from the first."""
-    return Placement(np.tile(np.arange(topology.slots) % trace.experts, (trace.layers, 1)))
+    return Placement(start_map(trace.layers, trace.experts, topology.slots))
 
 
 def id_order_ratio(trace: LoadTrace, ranks: int) -> float:

@@ -136,12 +136,10 @@ def falling(stops: list[Stop]) -> tuple[Stop, ...]:
 
 def plain_stops(full: Layer, few: Layer, track: Track) -> tuple[Stop, ...]:
     """Where the search itself knows the objective: a track's rows with it over all slices, in rising moves and falling objective."""
-    stops: list[Stop] = []
-    for moves, value, row in track.pareto():
-        exact = value if few is full else full.value(row)
-        if not stops or exact < stops[-1].value - GAIN:
-            stops.append(Stop(moves, exact, row))
-    return tuple(stops)
+    rows = track.pareto()
+    return falling(
+        [Stop(moves, value if few is full else full.value(row), row) for moves, value, row in rows]
+    )
 
 
 def not_worse(stops: tuple[Stop, ...], live: Stop) -> tuple[Stop, ...]:

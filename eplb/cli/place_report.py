@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from eplb.offline.redundancy import Choice
     from placement import Topology
 
-WIDTH = 11
-"""Columns of the name that starts a line."""
-
 
 def place_report(file: TraceFile, ask: Ask, found: Plan, choice: Choice | None) -> dict[str, Any]:
     """The facts, without what was written."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from collectors.facts import PoolFacts
 from eplb.demo.batch import Batch
 from eplb.demo.model import ModelSpec
 from eplb.errors import ConfigError
+from eplb.start_map import start_map
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from eplb.demo.routing import Routing
@@ -39,8 +39,7 @@ class RunFacts:
 
     def start_map(self) -> NDArray[np.int32]:
         """The map that serving begins with, arange(slots) % experts in every layer: int32 [layers, slots]."""
-        row = np.arange(self.facts.slots, dtype=np.int32) % self.facts.experts
-        return np.tile(row, (self.facts.layers, 1))
+        return start_map(self.facts.layers, self.facts.experts, self.facts.slots)
 
     def batch(self) -> Batch:
         """A fresh copy of the continuous batch."""

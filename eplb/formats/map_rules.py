@@ -147,11 +147,6 @@ def beside(neutral: NeutralMap, *, ranks: bool, layers: bool) -> Note | None:
     )
 
 
-def identity_row(slots: int, experts: int) -> list[int]:
-    """The row that engines start with: every expert in turn, and again in the redundant slots."""
-    return [slot % experts for slot in range(slots)]
-
-
 def uneven_shares(neutral: NeutralMap) -> bool:
     """Whether some replica is to get another share than 1 / copies, which no file of these engines can say."""
     shares, rows = neutral.placement.shares, neutral.placement.physical_to_logical

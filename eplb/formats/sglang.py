@@ -20,11 +20,12 @@ from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.files import in_file, read_bytes, read_json, write_text
 from eplb.formats.layers import layers_of, told, told_layers
-from eplb.formats.map_rules import check_sound, identity_row, map_of, uneven_shares
+from eplb.formats.map_rules import check_sound, map_of, uneven_shares
 from eplb.formats.model_rows import listed
 from eplb.formats.neutral import POOL_KEYS, NeutralMap
 from eplb.formats.plain_values import shown
 from eplb.formats.sglang_files import MAP_KEY, PICKLED_MAP_KEY, array, document, is_json_object, names_key
+from eplb.start_map import start_map
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,7 +139,7 @@ def check_map(path: Path, neutral: NeutralMap) -> tuple[tuple[int, ...], int]:
 
 
 def _text(neutral: NeutralMap, numbers: tuple[int, ...], hidden: int) -> str:
-    rows = [identity_row(neutral.placement.slots, neutral.experts) for _ in range(hidden)]
+    rows = [start_map(1, neutral.experts, neutral.placement.slots)[0].tolist() for _ in range(hidden)]
     for number, row in zip(numbers, neutral.placement.physical_to_logical.tolist(), strict=True):
         rows[number] = row
     lines = ",\n  ".join(json.dumps(row) for row in rows)

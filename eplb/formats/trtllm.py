@@ -24,9 +24,10 @@ from eplb.errors import FileError
 from eplb.formats.facts import Format, Layers, MapFacts, Note, Written
 from eplb.formats.files import head, in_file, read_text, steady, write_text
 from eplb.formats.layers import layers_of, told
-from eplb.formats.map_rules import beside, check_sound, identity_row, map_of, uneven_shares
+from eplb.formats.map_rules import beside, check_sound, map_of, uneven_shares
 from eplb.formats.model_rows import listed
 from eplb.formats.plain_values import shown, whole
+from eplb.start_map import start_map
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,7 +171,8 @@ def write_map(path: Path, neutral: NeutralMap) -> Written:
     numbers = check_map(path, neutral)
     rows = dict(zip(numbers, neutral.placement.physical_to_logical.tolist(), strict=True))
     rows |= {
-        number: identity_row(neutral.placement.slots, neutral.experts) for number in neutral.draft_layers
+        number: start_map(1, neutral.experts, neutral.placement.slots)[0].tolist()
+        for number in neutral.draft_layers
     }
     lines = [f"  {number}: {rows[number]}" for number in sorted(rows)]
     tail = ("layer_updates_per_iter: 0", f"num_slots: {neutral.placement.slots}", "")

@@ -26,6 +26,7 @@ from eplb.formats.layers import layers_of, told
 from eplb.formats.map_rules import beside, check_moe_rows, check_sound, in_model_order, map_of, uneven_shares
 from eplb.formats.plain_values import some, whole
 from eplb.formats.same_pool import differing_slots
+from eplb.start_map import start_map
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +128,7 @@ def start_layout(experts: int, redundant_experts: int, devices: int) -> NDArray[
         raise FileError(
             f"{slots // devices} slots a device are more than the {experts} experts: lower the redundancy"
         )
-    return (np.arange(slots) % experts).reshape(devices, -1)
+    return start_map(1, experts, slots).reshape(devices, -1).astype(np.int64)
 
 
 def adopt_start(engine: NeutralMap, assumed: NeutralMap) -> tuple[NeutralMap, Note | None]:

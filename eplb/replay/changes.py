@@ -12,12 +12,6 @@ if TYPE_CHECKING:
     from placement import Topology
 
 
-def start_map(layers: int, experts: int, topology: Topology) -> NDArray[np.int32]:
-    """The map that engines start with: experts in order of their id, over and over, int32 [layers, slots]."""
-    row = np.arange(topology.slots, dtype=np.int32) % experts
-    return np.tile(row, (layers, 1))
-
-
 def holds(rows: NDArray[np.int32], experts: int, topology: Topology) -> NDArray[np.bool_]:
     """Which rank holds which expert, bool [layers, ranks, experts], from int32 [layers, slots] with -1 = empty."""
     layers = len(rows)

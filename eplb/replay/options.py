@@ -12,12 +12,12 @@ from eplb.config.pools import DaemonConfig, PoolConfig
 from eplb.config.sections import GateConfig, MigrationConfig, Section, SolverConfig, WindowConfig
 from eplb.errors import ReplayError
 from eplb.models import MODELS
-from eplb.replay.changes import start_map
 from eplb.replay.ledger import Price
 from eplb.replay.ours import Ours
 from eplb.replay.policies import EveryN, Never, Oracle, greedy, solver
 from eplb.replay.presets import MACHINES, kernels
 from eplb.replay.schedule import ScheduleOptions
+from eplb.start_map import start_map
 from placement import Topology
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def policy_of(word: str, recording: Recording, options: ReplayOptions, seed: int
         ReplayError: the word or a setting is unknown, or a value is out of range.
     """
     topology = options.topology()
-    start = start_map(recording.layers, recording.experts, topology)
+    start = start_map(recording.layers, recording.experts, topology.slots)
     name, _, rest = word.partition(":")
     if word == "never":
         return Never(start)

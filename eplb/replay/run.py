@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eplb.errors import ReplayError
-from eplb.replay.changes import start_map
 from eplb.replay.ledger import Ledger, Terms
 from eplb.replay.options import policy_of
 from eplb.replay.ours import Ours
 from eplb.replay.schedule import schedule
+from eplb.start_map import start_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +68,7 @@ def _run(
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[Account]:
     topology = options.topology()
-    start = start_map(recording.layers, recording.experts, topology)
+    start = start_map(recording.layers, recording.experts, topology.slots)
     terms = Terms(topology, recording.experts, options.prices(), options.undone_within)
     with ExitStack() as stack:
         runs: list[tuple[Policy, Ledger]] = []

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from eplb.offline.engines import ENGINES
 from eplb.offline.holdout import kinds_of, split
 from placement import LoadTrace, Placement, Topology, evaluate, solve, violations
 
-PREFILL = Path(__file__).parents[3] / "shared" / "data" / "dsv2lite_prefill.npz"
 POOL = ["--ranks", "4", "--nodes", "2", "--slots-per-rank", "3", "--effort", "fast"]
 
 
@@ -331,13 +329,12 @@ def test_counts_by_source_rank_of_another_pool_are_left_out(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PREFILL.exists(), reason="shared/data is not here")
-def test_a_recorded_trace_becomes_a_file_for_sglang(tmp_path, capsys):
+def test_a_recorded_trace_becomes_a_file_for_sglang(tmp_path, capsys, shared_data):
     """One key, 27 rows of 80 slots, the dense row valid too, every expert in every row."""
     target = tmp_path / "map.json"
     pool = ["--ranks", "16", "--nodes", "4", "--slots-per-rank", "5", "--effort", "fast", "--holdout", "0"]
     layers = ["--moe-layers", "1-26", "--hidden-layers", "27", "--format", "sglang"]
-    assert run(capsys, "place", PREFILL, *pool, *layers, "-o", target)[0] == 0
+    assert run(capsys, "place", shared_data / "dsv2lite_prefill.npz", *pool, *layers, "-o", target)[0] == 0
     document = json.loads(target.read_text())
     assert list(document) == ["physical_to_logical_map"]
     rows = document["physical_to_logical_map"]

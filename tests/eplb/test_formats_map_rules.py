@@ -5,8 +5,9 @@ import pytest
 
 from eplb.errors import FileError
 from eplb.formats.facts import Layers, MapFacts
-from eplb.formats.map_rules import check_sound, identity_row, map_of, uneven_shares
+from eplb.formats.map_rules import check_sound, map_of, uneven_shares
 from eplb.formats.neutral import NeutralMap
+from eplb.start_map import start_map
 from placement import Placement
 
 ROWS = np.array([[3, 1, 2, 0, 3, 1]])
@@ -74,8 +75,8 @@ def test_what_no_engine_can_serve_is_not_sound(what, part):
 def test_a_sound_map_passes():
     """And so does the row that engines start with."""
     check_sound(neutral(ROWS))
-    check_sound(neutral([identity_row(6, 4)]))
-    assert identity_row(6, 4) == [0, 1, 2, 3, 0, 1]
+    check_sound(neutral(start_map(1, 4, 6)))
+    assert start_map(1, 4, 6).tolist() == [[0, 1, 2, 3, 0, 1]]
 
 
 def test_even_shares_say_nothing():

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from eplb.replay.changes import Undone, holds, stall_s, start_map
+from eplb.replay.changes import Undone, holds, stall_s
+from eplb.start_map import start_map
 from placement import Topology
 
 TOPOLOGY = Topology.uniform(ranks=2, slots_per_rank=2)
@@ -15,7 +16,7 @@ def held(*rows):
 
 def test_engines_start_with_experts_in_order_over_and_over():
     """Redundant slots begin again at expert 0."""
-    assert start_map(1, 3, TOPOLOGY).tolist() == [[0, 1, 2, 0]]
+    assert start_map(1, 3, TOPOLOGY.slots).tolist() == [[0, 1, 2, 0]]
 
 
 def test_a_rank_holds_an_expert_once_whatever_its_slots():

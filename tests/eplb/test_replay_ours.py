@@ -8,15 +8,15 @@ from collectors.facts import Kind, Phase
 from eplb.errors import ReplayError, StoreFenced
 from eplb.migration import Actuator, make_plan, observe, read_desired
 from eplb.ranks import LiveRanks
-from eplb.replay.changes import start_map
 from eplb.replay.options import daemon_config, policy_of
 from eplb.replay.schedule import schedule
 from eplb.replay.world import Clock, Group, MemoryStore, SoleLead
+from eplb.start_map import start_map
 from eplb.window import Window
 from placement import Placement, violations
 
 HELD, OPTIONS = recording(each=300), options(steps=400)
-START = start_map(LAYERS, EXPERTS, OPTIONS.topology())
+START = start_map(LAYERS, EXPERTS, OPTIONS.topology().slots)
 
 
 def serve(word, asked=OPTIONS):

@@ -1,7 +1,5 @@
 """Solving with traffic: nodes touched fall on unseen requests, and what is offered is measured, valid and said."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -218,13 +216,9 @@ def test_rank_dedupe_counts_ranks():
     assert " ranks on held-out routes" in codes(result)["traffic"]
 
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "dsv2lite_prefill.npz"
-
-
-@pytest.mark.skipif(not DATA.exists(), reason="../shared/data is absent")
-def test_recorded_requests_touch_a_fifth_fewer_nodes_than_without_the_weight():
+def test_recorded_requests_touch_a_fifth_fewer_nodes_than_without_the_weight(shared_data):
     """DeepSeek-V2-Lite, some layers: even requests plan, odd ones score; planned node loads stay within 5 % of the mean."""
-    recorded = np.load(DATA)
+    recorded = np.load(shared_data / "dsv2lite_prefill.npz")
     picks, offsets = recorded["picks"][:, ::9].astype(np.int16), recorded["offsets"]
     request = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     even = request % 2 == 0
