@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from eplb.errors import (
     WindowError,
 )
 from eplb.gate import Verdict, refuse
+from eplb.journal import Journal
 from eplb.migration import Actuator, observe, read_desired
 from eplb.migration.status import State as Migration
 from eplb.migration.status import serves_plan
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 CYCLES_BEFORE_LEADING = 2
 """A new process reads what the ranks say for two cycles before it asks for the lease, so that its term is above all others."""
-
-UNSENT_DECISIONS_KEPT = 100
 
 
 class Pool:
@@ -74,6 +72,7 @@ class Pool:
         )
         self._advice_folder = advice_folder
         self._log = structlog.get_logger("eplb").bind(pool=config.name)
+        self._journal = Journal(self._log, self.store.append_log)
         self._state = State()
         self._cycles = 0
         self._led_term: int | None = None
@@ -83,9 +82,7 @@ class Pool:
         self._before: Placement | None = None
         self._settling_digest = 0
         self._alert = alert.AlertState()
-        self._unsent: deque[bytes] = deque(maxlen=UNSENT_DECISIONS_KEPT)
         self._last: PoolSnapshot | None = None
-        self._told: tuple[str, str] = ("", "")
 
     # --- one cycle ------------------------------------------------------------------------------------------------
 
@@ -130,11 +127,11 @@ class Pool:
         try:
             outcome = self._act(outcome, known)
         except StoreError:
-            self._keep(outcome.decision, leader=inputs.leader)
+            self._journal.keep(outcome.decision, leader=inputs.leader)
             raise
         self._state = outcome.state
-        self._keep(outcome.decision, leader=inputs.leader)
-        self._send_decisions()
+        self._journal.keep(outcome.decision, leader=inputs.leader)
+        self._journal.send()
         views = [
             (phase.name.lower(), self._window.view(now_ms, phase)) for phase in self.config.served_phases()
         ]
@@ -313,25 +310,6 @@ class Pool:
 
     # --- show -----------------------------------------------------------------------------------------------------
 
-    def _keep(self, decision: Decision, *, leader: bool) -> None:
-        """Log the decision and keep it for the store's log, which may be away just now."""
-        self._tell(decision)
-        if leader:
-            self._unsent.append(decision.as_json())
-
-    def _send_decisions(self) -> None:
-        while self._unsent:
-            self.store.append_log(self._unsent[0])
-            self._unsent.popleft()
-
-    def _tell(self, decision: Decision) -> None:
-        """One log line when the decision changes, not one a cycle."""
-        told = (decision.state, str(decision.code))
-        if told != self._told:
-            self._told = told
-            shown = {name: value for name, value in decision.as_dict().items() if name != "pool"}
-            self._log.info("decision", **shown)
-
     def _blind(self, code: Code, sentence: str, *, store_up: bool) -> PoolSnapshot:
         """The last snapshot with the reason why there is no newer one."""
         last = self._last or nothing_known(self.config)
@@ -346,7 +324,7 @@ class Pool:
             would_change="the store's answer" if not store_up else "the next cycle",
             map_version=last.map_version,
         )
-        self._tell(decision)
+        self._journal.tell(decision)
         leader = self._lease.term is not None
         return replace(last, leader=leader, store_up=store_up, decision=decision.as_dict())
 

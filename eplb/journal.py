@@ -1,0 +1,47 @@
+"""What a pool has decided, told: one log line when a decision changes, and every leader's decision for the store's log."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eplb.decisions import Decision
+
+UNSENT_KEPT = 100
+"""Decisions that wait for a store that is away; older ones are let go."""
+
+
+class Journal:
+    """Tells a pool's decisions through ``log`` (a structlog logger) and through ``append`` (one record for the store's log)."""
+
+    def __init__(self, log: Any, append: Callable[[bytes], None]) -> None:
+        self._log, self._append = log, append
+        self._unsent: deque[bytes] = deque(maxlen=UNSENT_KEPT)
+        self._told: tuple[str, str] = ("", "")
+
+    def keep(self, decision: Decision, *, leader: bool) -> None:
+        """Tell the decision and keep a leader's for the store's log, which may be away just now."""
+        self.tell(decision)
+        if leader:
+            self._unsent.append(decision.as_json())
+
+    def send(self) -> None:
+        """Append what waits to the store's log.
+
+        Raises:
+            StoreError: the store refuses or is away; what was not appended waits on.
+        """
+        while self._unsent:
+            self._append(self._unsent[0])
+            self._unsent.popleft()
+
+    def tell(self, decision: Decision) -> None:
+        """One log line when state or code change, not one a cycle."""
+        told = (decision.state, str(decision.code))
+        if told != self._told:
+            self._told = told
+            shown = {name: value for name, value in decision.as_dict().items() if name != "pool"}
+            self._log.info("decision", **shown)
