@@ -28,7 +28,7 @@ EASED_PAUSE_S = 0.15
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Shape of the group and of the model, the routing that is served, and the seed of everything."""
+    """Shape of the group and of the model, the routing that is served, and the seed of everything; ``requests`` in the batch."""
 
     facts: PoolFacts
     spec: ModelSpec
@@ -36,6 +36,7 @@ class RunFacts:
     seed: int
     dispatch: str
     run_id: int
+    requests: int = REQUESTS
 
     def start_map(self) -> NDArray[np.int32]:
         """The map that serving begins with, arange(slots) % experts in every layer: int32 [layers, slots]."""
@@ -43,7 +44,7 @@ class RunFacts:
 
     def batch(self) -> Batch:
         """A fresh copy of the continuous batch."""
-        return Batch(self.routing, REQUESTS, self.seed)
+        return Batch(self.routing, self.requests, self.seed)
 
 
 def run_facts(routing: Routing, *, ranks: int, seed: int, dispatch: str, run_id: int) -> RunFacts:
