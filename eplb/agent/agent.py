@@ -9,6 +9,7 @@ from eplb.agent.digests import DigestTable
 from eplb.agent.gate import Gate
 from eplb.agent.hand import APPLY_WAIT_S, Hand, judge_offer
 from eplb.agent.header import MAX_OFFER_BYTES, MAX_TERM, UNKNOWN_STEP, Action, Header, encode_header
+from eplb.agent.membership import agree_on_members
 from eplb.agent.offers import already_live, offer_digest
 from eplb.agent.refusal import Code, Refusal, Refusals
 from eplb.agent.registration import Start, register
@@ -39,7 +40,9 @@ class Agent:
     """One rank's part in moving experts; construct it on all ranks at the same point, after the weights are loaded.
 
     ``physical_to_logical``: int32 [layers, slots], the map that is served now. ``shares``: float64 [layers, slots] or
-    None while dispatch is not weighted. ``run_id``: rank 0's is the one that counts. ``staging_bytes_max`` bounds the
+    None while dispatch is not weighted. ``run_id``: the first member's is the one that counts; every life of the group has its own.
+    ``members`` pool ranks by place in the group, None = all of the pool; the slots of other ranks are empty. ``table`` that
+    of an earlier life, whose weights ``reform`` has checked; None = made now from what stands in the slots. ``staging_bytes_max`` bounds the
     memory beside the live storage, in bytes; None = a wave may take what it needs. The engine starts and stops ``link``.
 
     Raises:
@@ -52,6 +55,10 @@ class Agent:
     """serving, staging, prepared, refused, switched or stuck."""
     refusals: Refusals
     """Who refused the last offer and why."""
+    members: tuple[int, ...]
+    """Pool ranks of the group by place in it; the first one reads the store and reports the map."""
+    table: DigestTable
+    """What every expert's weights must be."""
     term_seen: int
     """Newest leadership term this rank knows; frames carry it."""
 
@@ -71,15 +78,23 @@ class Agent:
         shares: NDArray[np.float64] | None = None,
         map_version: int = 0,
         staging_bytes_max: int | None = None,
+        members: Sequence[int] | None = None,
+        table: DigestTable | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.facts, self.rank, self.incarnation = facts, group.rank, incarnation
+        self.members = agree_on_members(facts, group, transport, members)
+        self.facts, self.rank, self.incarnation = facts, self.members[group.rank], incarnation
+        self._first = group.rank == 0
         self._link, self._recorder, self._clock = link, recorder, clock
-        start = Start(physical_to_logical, shares, map_version, gate_steps, run_id)
+        start = Start(physical_to_logical, shares, map_version, gate_steps, run_id, self.members, table)
         self._live, self.run_id = register(facts, group, memory, start)
-        self._gate = Gate(group, gate_steps)
-        table = DigestTable.build(facts, group, memory, self._live.rows)
-        self._side = RankSide(facts, self.rank, memory, transport, table, staging_bytes_max)
+        self._gate = Gate(group, gate_steps, self.members)
+        self.table = table or DigestTable.build(facts, group, memory, self._live.rows, self.members)
+        self._side = RankSide(
+            facts, self.rank, self.members, memory, transport, self.table, staging_bytes_max
+        )
+        if link is not None:
+            link.serve(first=self._first)
         self.state, self.refusals, self.term_seen = "serving", (), 0
         self.stats: dict[str, int] = {"gates": 0, "switches": 0, "refused": 0, "step_differs": 0, "errors": 0}
         self.last_error = ""
@@ -141,7 +156,7 @@ class Agent:
             self._report(-1)
 
     def _pass_gate(self, group_step: int) -> Switched | None:
-        chosen, raw = self._choose(group_step) if self.rank == 0 else (None, None)
+        chosen, raw = self._choose(group_step) if self._first else (None, None)
         header = self._gate.open(chosen)
         self.stats["gates"] += 1
         self.term_seen = max(self.term_seen, header.term)
@@ -200,7 +215,7 @@ class Agent:
 
     def _hand_action(self, hand: Hand, wanted: Wanted) -> Action:
         if wanted.offer is None or offer_digest(wanted.offer) != hand.digest:
-            self._close(((0, str(Code.WITHDRAWN), "the store no longer asks for this offer"),))
+            self._close(((self.rank, str(Code.WITHDRAWN), "the store no longer asks for this offer"),))
             return Action.KEEP
         return Action.APPLY if hand.done else Action.KEEP
 
@@ -216,7 +231,7 @@ class Agent:
         if done:
             self._remember(offer_digest(raw))
         elif expired:
-            why = ((0, str(Code.EXPIRED), "no gate came before it expired"),)
+            why = ((self.rank, str(Code.EXPIRED), "no gate came before it expired"),)
             self._refuse(offer.key, offer_digest(raw), why)
         return not done and not expired
 
@@ -367,7 +382,7 @@ class Agent:
         if self._link is None:
             return
         try:
-            live, first = self._live, self.rank == 0
+            live, first = self._live, self._first
             record = LiveRecord(
                 pool=self.facts.pool,
                 rank=self.rank,
@@ -379,6 +394,7 @@ class Agent:
                 state=self.state,
                 offer=self._offer_key,
                 digests=live.wire_digests,
+                members=self.members,
                 refusals=self.refusals if first or self.state == "stuck" else (),
                 map_rows=live.wire_rows if first else None,
                 shares_rows=live.wire_shares if first else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -103,23 +103,31 @@ class DigestTable:
 
     @classmethod
     def build(
-        cls, facts: PoolFacts, group: Group, memory: ExpertMemory, physical_to_logical: NDArray[np.int32]
+        cls,
+        facts: PoolFacts,
+        group: Group,
+        memory: ExpertMemory,
+        physical_to_logical: NDArray[np.int32],
+        members: Sequence[int] | None = None,
     ) -> DigestTable:
         """Digest every slot where it lives, gather, and cross-check the replicas; every rank calls it after load.
+
+        ``members`` pool ranks by place in the group, None = all of the pool.
 
         Raises:
             MigrationError: on all ranks alike, when a rank cannot read its weights, replicas of an expert differ, or an
                 expert has no slot.
         """
-        own, refusal = _read_slots(facts, group.rank, memory, physical_to_logical)
-        refusals = decode_refusals(group.gather(encode_refusal(refusal)))
+        members = range(facts.ranks) if members is None else members
+        own, refusal = _read_slots(facts, members[group.rank], memory, physical_to_logical)
+        refusals = decode_refusals(group.gather(encode_refusal(refusal)), members)
         if refusals:
             raise MigrationError("; ".join(f"rank {rank}: {sentence}" for rank, _, sentence in refusals))
-        everywhere = np.concatenate(list(group.gather(own[0].view(np.int64)).view(np.uint64)), axis=1)
+        everywhere = _by_slot(facts, group.gather(own[0].view(np.int64)).view(np.uint64), members)
         digests = _cross_check(facts, everywhere, physical_to_logical)
         if not isinstance(memory, Probed):
             return cls(digests, None)
-        outputs = np.concatenate(list(group.gather(own[1])), axis=1)
+        outputs = _by_slot(facts, group.gather(own[1]), members)
         return cls(digests, _first_copies(facts, outputs, physical_to_logical))
 
     def check(self, memory: ExpertMemory, layer: int, expert: int, tensors: Tensors) -> Refusal | None:
@@ -159,6 +167,13 @@ def _read_slots(
     except Exception as error:  # noqa: BLE001 - the other ranks wait in the gather, so this one must come to it too
         return (digests, np.zeros((0, 0, 0))), Refusal.of(Code.INTERNAL, error)
     return (digests, shaped), None
+
+
+def _by_slot(facts: PoolFacts, gathered: NDArray[Any], members: Sequence[int]) -> NDArray[Any]:
+    """What members said of their own slots, [members, layers, slots_per_rank, ...], as [layers, slots, ...]; 0 elsewhere."""
+    whole = np.zeros((facts.ranks, *gathered.shape[1:]), dtype=gathered.dtype)
+    whole[list(members)] = gathered
+    return np.concatenate(list(whole), axis=1)
 
 
 def _run_probe(memory: Probed, layer: int, tensors: Tensors) -> NDArray[np.float64]:

@@ -11,6 +11,8 @@ from eplb.agent.refusal import Refusal, Refusals, decode_refusals, encode_refusa
 from eplb.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from eplb.agent.group import Group
@@ -23,16 +25,17 @@ class Gate:
     """Counts this rank's forwards and meets the group at every ``gate_steps``-th one.
 
     Forwards are counted by calls, not by number: forwards are collective, so calls agree by themselves, and the number
-    in the header then proves or disproves that the ranks number them alike.
+    in the header then proves or disproves that the ranks number them alike. ``members`` pool ranks by place in the group.
 
     Raises:
         ConfigError: ``gate_steps`` is below 20.
     """
 
-    def __init__(self, group: Group, gate_steps: int) -> None:
+    def __init__(self, group: Group, gate_steps: int, members: Sequence[int] | None = None) -> None:
         if gate_steps < GATE_STEPS_MIN:
             raise ConfigError(f"gate_steps is {gate_steps}, must be at least {GATE_STEPS_MIN} group forwards")
         self.group = group
+        self._members = members
         self.gate_steps = gate_steps
         self._calls = 0
 
@@ -64,4 +67,4 @@ class Gate:
         """One MIN vote; empty = everybody said yes, else who refused and why, the same on all ranks."""
         if self.group.min(0 if refusal else 1) == 1:
             return ()
-        return decode_refusals(self.group.gather(encode_refusal(refusal)))
+        return decode_refusals(self.group.gather(encode_refusal(refusal)), self._members)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eplb.agent.membership import stray_slot
 from eplb.agent.offers import check_offer, offer_digest
 from eplb.agent.refusal import Code, Refusal
 from eplb.agent.rounds import own_arrivals
@@ -110,7 +111,11 @@ def judge_offer(
             return key, Refusal(Code.DAMAGED_OFFER, "the bytes are not those that the header names")
         offer = decode_offer(raw)
         key = offer.key
-        refusal = check_offer(side.facts, live, offer, term_seen) or barred
+        refusal = (
+            check_offer(side.facts, live, offer, term_seen)
+            or stray_slot(side.facts, side.members, offer.changes)
+            or barred
+        )
         if refusal is not None:
             return key, refusal
         rows = live.rows.copy()

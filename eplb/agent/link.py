@@ -48,7 +48,11 @@ class Link(Protocol):
     """What the agent needs of the store; neither call blocks or raises."""
 
     def wanted(self) -> Wanted | None:
-        """The cached desired state; None before the first answer, and on ranks other than 0."""
+        """The cached desired state; None before the first answer, and on ranks that are not their group's first."""
+        ...
+
+    def serve(self, *, first: bool) -> None:
+        """A life of the group begins; its first member reads what is desired."""
         ...
 
     def publish(self, record: LiveRecord, *, changed: bool) -> None:
@@ -70,6 +74,9 @@ class LocalLink:
         with self._lock:
             self._wanted = Wanted(raw, term, self._clock(), self._clock())
 
+    def serve(self, *, first: bool) -> None:
+        """Nothing to do: every rank may read what is asked for."""
+
     def wanted(self) -> Wanted | None:
         """What was last asked for; it is never old."""
         with self._lock:
@@ -85,7 +92,7 @@ class LocalLink:
 class StoreLink:
     """A link through Redis or Valkey, in a background thread of its own.
 
-    Rank 0 polls ``desired`` (fields ``offer`` and ``term``) every ``poll_s`` seconds; every rank writes its record to
+    The group's first member, rank 0 until an agent says otherwise, polls ``desired`` (fields ``offer`` and ``term``) every ``poll_s`` seconds; every rank writes its record to
     ``live`` when it changed and every ``heartbeat_s`` seconds. Errors are counted in ``stats`` and answered by a pause
     that doubles up to 5 s. A term outside 0..2^53 is counted and the last sound one kept.
 
@@ -104,7 +111,7 @@ class StoreLink:
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pool, self._rank = pool, rank
+        self._pool, self._rank, self._first = pool, rank, rank == 0
         self._poll_s, self._heartbeat_s, self._clock = poll_s, heartbeat_s, clock
         self._client = _connect(url, timeout_s)
         self._lock = threading.Lock()
@@ -131,6 +138,14 @@ class StoreLink:
         if self._thread is not None:
             self._thread.join(timeout_s)
 
+    def serve(self, *, first: bool) -> None:
+        """Poll what is desired from now on, or no longer."""
+        with self._lock:
+            self._first = first
+            if not first:
+                self._wanted = None
+        self._wake.set()
+
     def wanted(self) -> Wanted | None:
         """The cached desired state."""
         with self._lock:
@@ -145,7 +160,6 @@ class StoreLink:
             self._wake.set()
 
     def _run(self) -> None:
-        idle_s = self._poll_s if self._rank == 0 else self._heartbeat_s
         failures = 0
         while not self._stopping:
             self._wake.clear()
@@ -159,7 +173,7 @@ class StoreLink:
                 self._rest(min(BACKOFF_MAX_S, self._poll_s * 2 ** min(failures, 16)))
                 failures += 1
                 continue
-            self._wake.wait(idle_s)
+            self._wake.wait(self._poll_s if self._first else self._heartbeat_s)
         self._finish()
 
     def _rest(self, pause_s: float) -> None:
@@ -178,7 +192,9 @@ class StoreLink:
             self.last_error = f"{type(error).__name__}: {error!s:.200}"
 
     def _poll(self) -> None:
-        if self._rank != 0:
+        with self._lock:
+            first = self._first
+        if not first:
             return
         raw, term = self._client.hmget(desired_key(self._pool), ["offer", "term"])
         now_s = self._clock()
@@ -188,6 +204,8 @@ class StoreLink:
         offer = raw if isinstance(raw, bytes) and raw else None
         newest = int(term or 0)
         with self._lock:
+            if not self._first:
+                return
             if not 0 <= newest <= MAX_TERM:
                 self.stats["bad_term"] += 1
                 newest = 0 if self._wanted is None else self._wanted.term

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 RECORD_BYTES = 256
@@ -43,6 +45,7 @@ class Code(StrEnum):
     OFFER_DIFFERS = "offer_differs"
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
+    NOT_MEMBER = "not_member"
     GROUP_FAILED = "group_failed"
     INTERNAL = "internal"
 
@@ -69,10 +72,13 @@ def encode_refusal(refusal: Refusal | None) -> NDArray[np.uint8]:
     return record
 
 
-def decode_refusals(records: NDArray[np.uint8]) -> Refusals:
-    """Read the gathered records, uint8 [ranks, 256], of the ranks that refused."""
+def decode_refusals(records: NDArray[np.uint8], members: Sequence[int] | None = None) -> Refusals:
+    """Read the gathered records, uint8 [members, 256], of the ranks that refused.
+
+    ``members`` pool ranks by place in the group, None = the places themselves.
+    """
     found: list[tuple[int, str, str]] = []
-    for rank, record in enumerate(records):
+    for rank, record in zip(range(len(records)) if members is None else members, records, strict=True):
         raw = record.tobytes().rstrip(b"\0")
         if raw:
             code, _, sentence = raw.decode(errors="ignore").partition("\0")

@@ -10,6 +10,7 @@ import numpy as np
 
 from collectors.digests import live_map_digest
 from eplb.agent.live import LiveMap
+from eplb.agent.membership import slots_of
 from eplb.agent.memory import ExpertMemory, check_memory
 from eplb.agent.refusal import Code, Refusal, decode_refusals, encode_refusal
 from eplb.errors import MigrationError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from collectors.facts import PoolFacts
+    from eplb.agent.digests import DigestTable
     from eplb.agent.group import Group
 
 _COMPARED = (
@@ -27,6 +29,7 @@ _COMPARED = (
     "names or sizes of expert tensors",
     "gate_steps",
     "map_version",
+    "table of digests",
 )
 
 
@@ -39,39 +42,42 @@ class Start:
     map_version: int
     gate_steps: int
     run_id: int
+    members: tuple[int, ...]
+    table: DigestTable | None
 
 
 def register(facts: PoolFacts, group: Group, memory: ExpertMemory, start: Start) -> tuple[LiveMap, int]:
-    """Compare what must be equal; return the live map and rank 0's ``run_id``; every rank calls it.
+    """Compare what must be equal; return the live map and the first rank's ``run_id``; every rank calls it.
 
     Raises:
         MigrationError: on all ranks alike, naming the ranks and what differs or is malformed.
     """
-    live, refusal = _own_map(facts, group, start)
+    live, refusal = _own_map(facts, start)
     words = np.zeros(len(_COMPARED), dtype=np.int64)
     if live is not None:
-        words, refusal = _own_words(facts, group, memory, live, start.gate_steps)
-    refusals = decode_refusals(group.gather(encode_refusal(refusal)))
+        words, refusal = _own_words(facts, start.members[group.rank], memory, live, start)
+    refusals = decode_refusals(group.gather(encode_refusal(refusal)), start.members)
     if refusals or live is None:
         raise MigrationError("; ".join(f"rank {rank}: {sentence}" for rank, _, sentence in refusals))
     everywhere = group.gather(words)
-    for rank, name in np.argwhere(everywhere != everywhere[0]):
+    for place, name in np.argwhere(everywhere != everywhere[0]):
         raise MigrationError(
-            f"rank {rank}: its {_COMPARED[name]} differs from rank 0's; start all ranks alike"
+            f"rank {start.members[place]}: its {_COMPARED[name]} differs from rank {start.members[0]}'s; "
+            "start all ranks alike"
         )
     return live, int(group.broadcast(np.array([start.run_id], dtype=np.int64))[0])
 
 
-def _own_map(facts: PoolFacts, group: Group, start: Start) -> tuple[LiveMap | None, Refusal | None]:
+def _own_map(facts: PoolFacts, start: Start) -> tuple[LiveMap | None, Refusal | None]:
     try:
-        _check_start(facts, group, start)
+        _check_start(facts, start)
         return LiveMap(facts, start.physical_to_logical, start.shares, start.map_version), None
     except Exception as error:  # noqa: BLE001 - the other ranks wait in the gather, so this one must come to it too
         return None, Refusal(Code.SHAPE, f"{error!s:.200}")
 
 
 def _own_words(
-    facts: PoolFacts, group: Group, memory: ExpertMemory, live: LiveMap, gate_steps: int
+    facts: PoolFacts, rank: int, memory: ExpertMemory, live: LiveMap, start: Start
 ) -> tuple[NDArray[np.int64], Refusal | None]:
     words = np.zeros(len(_COMPARED), dtype=np.int64)
     try:
@@ -79,16 +85,15 @@ def _own_words(
         words[0] = _word(repr(facts).encode())
         words[1] = live_map_digest(live.digests) >> 1
         words[2] = _word(shares)
-        words[3] = check_memory(facts, group.rank, memory)
-        words[4], words[5] = gate_steps, live.map_version
+        words[3] = check_memory(facts, rank, memory)
+        words[4], words[5] = start.gate_steps, live.map_version
+        words[6] = 0 if start.table is None else _table_word(facts, start.table, live)
     except Exception as error:  # noqa: BLE001 - the other ranks wait in the gather, so this one must come to it too
         return words, Refusal(Code.SHAPE, f"{error!s:.200}")
     return words, None
 
 
-def _check_start(facts: PoolFacts, group: Group, start: Start) -> None:
-    if group.size != facts.ranks:
-        raise MigrationError(f"the group has {group.size} ranks, the pool {facts.pool!r} has {facts.ranks}")
+def _check_start(facts: PoolFacts, start: Start) -> None:
     for name in ("map_version", "gate_steps", "run_id"):
         if not 0 <= getattr(start, name) < 1 << 63:
             raise MigrationError(f"{name} is {getattr(start, name)}, must be 0 to 2**63 - 1")
@@ -102,8 +107,29 @@ def _check_start(facts: PoolFacts, group: Group, start: Start) -> None:
         raise MigrationError(
             f"physical_to_logical holds {rows.min()} to {rows.max()}, ids are 0..{facts.experts - 1} or -1"
         )
+    stray = np.argwhere((rows >= 0) & ~slots_of(facts, start.members))
+    if stray.size:
+        layer, slot = (int(x) for x in stray[0])
+        raise MigrationError(
+            f"layer {layer} slot {slot} is to hold expert {rows[layer, slot]}, but its rank {slot // facts.slots_per_rank} is no "
+            "member of the group; leave the slots of such ranks empty (-1)"
+        )
     if start.shares is not None and np.shape(start.shares) != shape:
         raise MigrationError(f"shares are {np.shape(start.shares)}, the pool {facts.pool!r} needs {shape}")
+
+
+def _table_word(facts: PoolFacts, table: DigestTable, live: LiveMap) -> int:
+    if table.digests.shape != (facts.layers, facts.experts):
+        raise MigrationError(
+            f"the table of digests is {table.digests.shape}, the pool {facts.pool!r} needs {(facts.layers, facts.experts)}"
+        )
+    for layer, row in enumerate(live.rows):
+        missing = set(range(facts.experts)).difference(row.tolist())
+        if missing:
+            raise MigrationError(
+                f"layer {layer} expert {min(missing)}: no slot holds it; start with a map that covers all experts"
+            )
+    return _word(table.digests.tobytes())
 
 
 def _word(raw: bytes) -> int:

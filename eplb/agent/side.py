@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 class RankSide:
     """Facts, weights, the way they travel, and what they must be.
 
+    ``rank`` number in the pool; ``members`` pool ranks of the group by place in it.
     ``staging_bytes_max`` bounds the memory beside the live storage, in bytes; None = a wave may take what it needs.
     """
 
     facts: PoolFacts
     rank: int
+    members: tuple[int, ...]
     memory: ExpertMemory
     transport: Transport
     table: DigestTable

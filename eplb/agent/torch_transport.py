@@ -23,26 +23,36 @@ class TorchTransport:
     """Point-to-point over gloo; one round waits at most ``timeout_s`` seconds for each message.
 
     ``process_group`` must serve nothing else, because a background thread uses it while the engine serves. Its own time
-    limit should be some times ``timeout_s``, so that a rank whose round failed can still tell the others.
+    limit should be some times ``timeout_s``, so that a rank whose round failed can still tell the others. ``members`` pool
+    ranks by place in the group, None = the places themselves.
     """
 
-    def __init__(self, process_group: dist.ProcessGroup, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self, process_group: dist.ProcessGroup, timeout_s: float = 20.0, members: Sequence[int] | None = None
+    ) -> None:
         self._process_group = process_group
         self._group = TorchGroup(process_group)
         self._timeout_s = timeout_s
         self._abandoned: list[object] = []
-        self._global = [dist.get_global_rank(process_group, rank) for rank in range(self._group.size)]
+        named = list(range(self._group.size) if members is None else members)
+        self._rank = named[self._group.rank]
+        self._global = {rank: dist.get_global_rank(process_group, place) for place, rank in enumerate(named)}
 
     @classmethod
-    def create(cls, ranks: list[int] | None = None, timeout_s: float = 20.0) -> Self:
+    def create(
+        cls,
+        ranks: list[int] | None = None,
+        timeout_s: float = 20.0,
+        members: Sequence[int] | None = None,
+    ) -> Self:
         """A new gloo group of these global ranks (None = all); every process of the job calls it."""
         group = dist.new_group(ranks, timeout=timedelta(seconds=3 * timeout_s), backend="gloo")
-        return cls(group, timeout_s)
+        return cls(group, timeout_s, members)
 
     @property
     def rank(self) -> int:
-        """The number of this rank within the group."""
-        return self._group.rank
+        """The number of this rank in the pool."""
+        return self._rank
 
     @property
     def size(self) -> int:

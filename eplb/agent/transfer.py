@@ -85,10 +85,12 @@ class Transfer:
         mine: Refusal | None = None
         try:
             mine = self._bring()
-            self._refusals = decode_refusals(self._side.transport.gather(encode_refusal(mine)))
+            self._refusals = decode_refusals(
+                self._side.transport.gather(encode_refusal(mine)), self._side.members
+            )
         except Exception as error:  # noqa: BLE001 - a thread inside an engine ends with a result, never with a traceback
             own = mine or Refusal.of(Code.TRANSFER_FAILED, error)
-            self._refusals = ((self._side.transport.rank, str(own.code), own.sentence),)
+            self._refusals = ((self._side.rank, str(own.code), own.sentence),)
         finally:
             with self._lock:
                 if self._left:
@@ -109,7 +111,7 @@ class Transfer:
             return Refusal.of(Code.TRANSFER_FAILED, error)
 
     def _exchange(self, part: tuple[Copy, ...]) -> None:
-        rank, width = self._side.transport.rank, self._side.facts.slots_per_rank
+        rank, width = self._side.rank, self._side.facts.slots_per_rank
         names = self._side.memory.names()
         sends: list[Parcel] = []
         receives: list[Parcel] = []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Parcel = tuple[int, int, NDArray[np.uint8]]
-"""(peer rank, tag, bytes): to send, or to receive into."""
+"""(peer rank, tag, bytes): to send, or to receive into. Ranks are the pool's, whatever their places in the group."""
 
 
 class Transport(Protocol):
@@ -27,7 +27,7 @@ class Transport(Protocol):
 
     @property
     def rank(self) -> int:
-        """The number of this rank, 0..size-1."""
+        """The number of this rank in the pool."""
         ...
 
     @property
@@ -40,7 +40,7 @@ class Transport(Protocol):
         ...
 
     def gather(self, array: NDArray[Any]) -> NDArray[Any]:
-        """All ranks' arrays, [size, ...]; shape and dtype are the same on all ranks."""
+        """All ranks' arrays by place in the group, [size, ...]; shape and dtype are the same on all ranks."""
         ...
 
 
@@ -72,23 +72,24 @@ class _Mailbox:
 class ThreadTransport:
     """A ``Transport`` whose ranks are threads of one process."""
 
-    def __init__(self, group: ThreadGroup, mailbox: _Mailbox) -> None:
-        self._group = group
+    def __init__(self, group: ThreadGroup, mailbox: _Mailbox, rank: int) -> None:
+        self._group, self._rank = group, rank
         self._mailbox = mailbox
 
     @classmethod
-    def create(cls, size: int, timeout_s: float = 10.0) -> list[Self]:
+    def create(cls, size: int, timeout_s: float = 10.0, members: Sequence[int] | None = None) -> list[Self]:
         """One transport for each of ``size`` ranks; ``timeout_s`` bounds the wait for a parcel, three times it a gather.
 
-        The longer limit lets ranks whose round failed still tell the others.
+        The longer limit lets ranks whose round failed still tell the others. ``members`` pool ranks by place, None = 0..size-1.
         """
         meeting, mailbox = ThreadMeeting(size, 3 * timeout_s), _Mailbox(timeout_s)
-        return [cls(ThreadGroup(meeting, rank), mailbox) for rank in range(size)]
+        named = enumerate(range(size) if members is None else members)
+        return [cls(ThreadGroup(meeting, place), mailbox, rank) for place, rank in named]
 
     @property
     def rank(self) -> int:
-        """The number of this rank."""
-        return self._group.rank
+        """The number of this rank in the pool."""
+        return self._rank
 
     @property
     def size(self) -> int:

@@ -66,9 +66,9 @@ class LiveRecord:
     """What one rank reports that it serves.
 
     ``digests`` map digest by layer. ``state`` one of serving, staging, prepared, refused, switched, stuck. ``offer`` the key of
-    the offer the state speaks of, or "". ``refusals`` (rank, code, sentence) who refused and why: all of them from rank 0,
-    its own from a rank that is stuck, else none.
-    ``map_rows`` and ``shares_rows`` the whole live map, and ``facts`` the pool's shape, only from rank 0.
+    the offer the state speaks of, or "". ``refusals`` (rank, code, sentence) who refused and why: all of them from the
+    first member, its own from a rank that is stuck, else none. ``members`` pool ranks of the group by place in it, () = all of the pool.
+    ``map_rows`` and ``shares_rows`` the whole live map, and ``facts`` the pool's shape, only from the first member.
     """
 
     pool: str
@@ -81,6 +81,7 @@ class LiveRecord:
     state: str
     offer: str
     digests: tuple[int, ...]
+    members: tuple[int, ...] = ()
     refusals: tuple[tuple[int, str, str], ...] = ()
     map_rows: tuple[tuple[int, ...], ...] | None = None
     shares_rows: tuple[tuple[float, ...], ...] | None = None
@@ -180,6 +181,7 @@ def decode_live(raw: bytes) -> LiveRecord:
             **{
                 **body,
                 "digests": tuple(int(x) for x in body["digests"]),
+                "members": tuple(int(x) for x in body["members"]),
                 "refusals": tuple((int(r), str(c), str(s)) for r, c, s in body["refusals"]),
             },
             map_rows=None if rows is None else tuple(tuple(int(x) for x in row) for row in rows),
