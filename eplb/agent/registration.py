@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collectors.digests import live_map_digest
 from eplb.agent.live import LiveMap
 from eplb.agent.memory import ExpertMemory, check_memory
 from eplb.agent.refusal import Code, Refusal, decode_refusals, encode_refusal
@@ -77,7 +76,7 @@ def _own_words(
     try:
         shares = b"" if live.shares is None else live.shares.tobytes()
         words[0] = _word(repr(facts).encode())
-        words[1] = live_map_digest(live.digests) >> 1
+        words[1] = _word(live.rows.tobytes())
         words[2] = _word(shares)
         words[3] = check_memory(facts, group.rank, memory)
         words[4], words[5] = gate_steps, live.map_version

@@ -12,7 +12,9 @@ from collectors.shares import SHARE_STEPS, all_shares, even_shares, quantised_sh
 @st.composite
 def rows_with_shares(draw):
     row = np.array(draw(st.lists(st.integers(-1, 4), min_size=1, max_size=16)), dtype=np.int32)
-    weights = np.array(draw(st.lists(st.integers(1, 1000), min_size=row.size, max_size=row.size)), dtype=float)
+    weights = np.array(
+        draw(st.lists(st.integers(1, 1000), min_size=row.size, max_size=row.size)), dtype=float
+    )
     shares = np.zeros(row.size)
     for expert in set(row.tolist()) - {-1}:
         held = row == expert
