@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eplb.agent.live import even_shares
+from collectors.shares import even_shares
 from eplb.errors import FileError
 from eplb.formats.neutral import NeutralMap, write_map
 from placement import Placement

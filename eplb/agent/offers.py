@@ -54,11 +54,17 @@ def already_live(facts: PoolFacts, live: LiveMap, offer: Offer) -> bool:
     """True when the live map serves all that an offer asks for, shares included."""
     return offer.pool == facts.pool and all(
         0 <= change.layer < facts.layers
-        and int(live.digests[change.layer]) == change.target_digest
-        and tuple(live.rows[change.layer].tolist()) == change.target
-        and live.has_shares(change.layer, change.shares)
+        and len(change.target) == facts.slots
+        and int(live.digests[change.layer]) == change.target_digest == change_digest(facts, change)
         for change in offer.changes
     )
+
+
+def change_digest(facts: PoolFacts, change: LayerChange) -> int:
+    """Digest of what a change asks for: its row and its shares."""
+    shares = None if change.shares is None else np.array(change.shares, dtype=np.float64)
+    row = np.array(change.target, dtype=np.int32)
+    return layer_map_digest(facts.model_layers[change.layer], row, shares)
 
 
 def check_row(facts: PoolFacts, change: LayerChange) -> Refusal | None:
@@ -110,8 +116,7 @@ def _check_base(facts: PoolFacts, live: LiveMap, change: LayerChange) -> Refusal
             Code.BASE_DIFFERS,
             f"{where}: serves map {served:016x}, the offer is for {change.base_digest:016x}",
         )
-    row = np.array(change.target, dtype=np.int32)
-    if change.target_digest != layer_map_digest(facts.model_layers[change.layer], row):
+    if change.target_digest != change_digest(facts, change):
         return Refusal(
             Code.TARGET_DIGEST, f"{where}: the target row does not have the digest that the offer names"
         )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collectors.digests import live_map_digest
 from eplb.agent.live import LiveMap
 from eplb.agent.membership import slots_of
 from eplb.agent.memory import ExpertMemory, check_memory
@@ -83,7 +82,7 @@ def _own_words(
     try:
         shares = b"" if live.shares is None else live.shares.tobytes()
         words[0] = _word(repr(facts).encode())
-        words[1] = live_map_digest(live.digests) >> 1
+        words[1] = _word(live.rows.tobytes())
         words[2] = _word(shares)
         words[3] = check_memory(facts, rank, memory)
         words[4], words[5] = start.gate_steps, live.map_version

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from collectors import Publisher, Recorder
-from collectors.digests import layer_map_digests, live_map_digest
+from collectors.digests import layer_map_digest, layer_map_digests, live_map_digest
 from collectors.facts import Kind, Phase
 from eplb.agent.agent import Agent
 from eplb.agent.link import StoreLink
@@ -78,13 +78,15 @@ class Rank:
     recorder: Recorder
     agent: Agent
     rows: NDArray[np.int32]
-    live_digest: int
+    digests: NDArray[np.uint64]
     shift_step: int = -1
     eased: bool = False
     fault_done: bool = False
     received: NDArray[np.int64] = field(init=False)
+    live_digest: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.live_digest = live_map_digest(self.digests)
         facts = self.plan.run.facts
         self.received = np.zeros((facts.layers, facts.slots_per_rank), dtype=np.int64)
 
@@ -155,13 +157,14 @@ class Rank:
         return self.plan.fault == fault and self.plan.rank == FAULTY_RANK and not self.fault_done
 
     def _take_over(self, switched: Switched) -> None:
-        """Dispatch by the new rows from this step on."""
+        """Dispatch by the new rows and shares from this step on; the digest is that of what dispatch really has."""
         facts = self.plan.run.facts
         for place, layer in enumerate(switched.layers):
-            self.rows[layer] = switched.rows[place]
-            shares = None if switched.shares is None else switched.shares[place].tolist()
-            self.forward.dispatcher.rebuild(layer, self.rows[layer], shares)
-        self.live_digest = live_map_digest(layer_map_digests(facts.model_layers, self.rows))
+            row = self.rows[layer] = switched.rows[place]
+            shares = None if switched.shares is None else switched.shares[place]
+            self.forward.dispatcher.rebuild(layer, row, None if shares is None else shares.tolist())
+            self.digests[layer] = layer_map_digest(facts.model_layers[layer], row, shares)
+        self.live_digest = live_map_digest(self.digests)
 
     def _record(self, step: int, result: ForwardResult, tokens: int) -> None:
         self.received = result.received
@@ -254,7 +257,7 @@ def _run(plan: RankPlan, orders: Orders, started_s: float) -> dict[str, int]:
         term=lambda: agent.term_seen,
     )
     publisher.start()
-    rank = Rank(plan, orders, forward, recorder, agent, rows, live_map_digest(digests))
+    rank = Rank(plan, orders, forward, recorder, agent, rows, digests.copy())
     orders.pipe.send(RankReady(plan.rank, time.monotonic() - started_s))
     try:
         rank.serve()

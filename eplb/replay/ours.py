@@ -44,7 +44,7 @@ class Ours:
         """The live map, after the ranks have taken what is on offer."""
         del steps
         self._group.take_offer()
-        return self._group.rows.copy()
+        return self._group.live.rows.copy()
 
     def seen(self, steps: Steps) -> None:
         """Publish the steps and let the daemon run one cycle.

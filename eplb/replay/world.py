@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collectors.digests import layer_map_digests, live_map_digest
+from collectors.digests import live_map_digest
 from collectors.facts import NO_MAP_DIGEST, Frame, FrameHeader, Kind, PhaseTotals, StepSample
+from eplb.agent.live import LiveMap
 from eplb.agent.wire import LiveRecord, encode_live
 from eplb.errors import StoreFenced
 from eplb.migration import read_desired
@@ -162,17 +163,17 @@ class InlineSolver:
 class Group:
     """The ranks: they count what they route, report what they serve, and switch an offer that they find, all together.
 
-    ``rows``: int32 [layers, slots], the live map.
+    ``live``: the map that they serve.
     """
 
     def __init__(self, facts: PoolFacts, phase: Phase, rows: NDArray[np.int32], store: MemoryStore) -> None:
         self._facts, self._phase, self._store = facts, phase, store
-        self.rows = rows.copy()
+        self.live = LiveMap(facts, rows, None, 0)
         self._totals = np.zeros((facts.ranks, facts.layers, facts.experts), dtype=np.int64)
         self._tokens = np.zeros(facts.ranks, dtype=np.int64)
         self._steps = self._frames = 0
         self._switched: Offer | None = None
-        self._version = self._term = 0
+        self._term = 0
         self._report()
 
     def take_offer(self) -> None:
@@ -180,20 +181,16 @@ class Group:
         offer = read_desired(self._store.read_desired()).offer
         if offer is None or (self._switched is not None and offer.key == self._switched.key):
             return
-        digests = layer_map_digests(self._facts.model_layers, self.rows)
-        for change in offer.changes:
-            if int(digests[change.layer]) == change.base_digest:
-                self.rows[change.layer] = change.target
+        wanted = [c for c in offer.changes if int(self.live.digests[c.layer]) == c.base_digest]
+        self.live.replace(wanted, (), offer.map_version if offer.wave == offer.waves - 1 else None)
         self._switched, self._term = offer, offer.term
-        if offer.wave == offer.waves - 1:
-            self._version = offer.map_version
         self._report()
 
     def publish(self, steps: Steps, now_ms: int) -> None:
         """One frame of every rank, with every step of a window as a sample; kind ``routed``."""
         self._steps += len(steps.batch)
         self._frames += 1
-        live = live_map_digest(layer_map_digests(self._facts.model_layers, self.rows))
+        live = live_map_digest(self.live.digests)
         for rank in range(self._facts.ranks):
             self._totals[rank] += steps.tokens[:, rank].sum(axis=0)
             self._tokens[rank] += steps.batch[:, rank].sum()
@@ -231,20 +228,20 @@ class Group:
         return Frame(header, none, (totals,), samples=samples)
 
     def _report(self) -> None:
-        offer = self._switched
+        offer, live = self._switched, self.live
         record = LiveRecord(
             pool=self._facts.pool,
             rank=0,
             incarnation=1,
             run_id=RUN_ID,
             term_seen=self._term,
-            map_version=self._version,
+            map_version=live.map_version,
             group_step=self._steps,
             state="serving" if offer is None else "switched",
             offer="" if offer is None else offer.key,
-            digests=tuple(int(x) for x in layer_map_digests(self._facts.model_layers, self.rows)),
+            digests=live.wire_digests,
         )
-        rows = tuple(tuple(row) for row in self.rows.tolist())
-        self._store.live[0] = encode_live(replace(record, map_rows=rows))
+        first = replace(record, map_rows=live.wire_rows, shares_rows=live.wire_shares)
+        self._store.live[0] = encode_live(first)
         for rank in range(1, self._facts.ranks):
             self._store.live[rank] = encode_live(replace(record, rank=rank, incarnation=1 + rank))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ROWS_KEPT_PER_LAYER = 256
 INDEXES_KEPT = 16
+SHARE_SLACK = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class MapRegistry:
         """Register a whole map: uint64 [layers], int32 [layers, slots], float64 [layers, slots] or None.
 
         Raises:
-            WindowError: a shape or an id is wrong, or the digests are not those of the rows.
+            WindowError: a shape, an id or a share is wrong, or the digests are not those of rows and shares.
         """
         self._check(layer_digests, rows, shares)
         for layer, digest in enumerate(layer_digests.tolist()):
@@ -155,9 +156,13 @@ class MapRegistry:
             raise WindowError(
                 f"map of pool {facts.pool!r}: ids from {rows.min()} to {rows.max()}, expected -1 to {facts.experts - 1}"
             )
-        if not np.array_equal(layer_map_digests(facts.model_layers, rows), layer_digests):
+        if shares is not None and not np.all((shares >= 0) & (shares <= 1 + SHARE_SLACK)):
             raise WindowError(
-                f"map of pool {facts.pool!r}: the digests are not those of the rows; send both anew"
+                f"map of pool {facts.pool!r}: a share is not between 0 and 1; send the map anew"
+            )
+        if not np.array_equal(layer_map_digests(facts.model_layers, rows, shares), layer_digests):
+            raise WindowError(
+                f"map of pool {facts.pool!r}: the digests are not those of rows and shares; send all anew"
             )
 
 

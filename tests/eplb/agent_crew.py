@@ -99,7 +99,7 @@ def change(facts: PoolFacts, layer: int, base: np.ndarray, target: np.ndarray, s
     return LayerChange(
         layer,
         layer_map_digest(model_layer, base),
-        layer_map_digest(model_layer, target),
+        layer_map_digest(model_layer, target, None if shares is None else np.array(shares)),
         tuple(int(x) for x in target),
         shares,
     )

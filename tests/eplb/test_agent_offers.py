@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.digests import layer_map_digest
-from eplb.agent.live import LiveMap, even_shares
+from collectors.shares import even_shares
+from eplb.agent.live import LiveMap
 from eplb.agent.offers import already_live, check_offer, offer_digest
 from eplb.agent.refusal import Refusal, decode_refusals, encode_refusal
 from eplb.agent.wire import Offer, decode_offer, encode_offer

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from collectors.digests import layer_map_digest, layer_map_digests
 from collectors.facts import Kind
 from collectors.recorder import Recorder
-from eplb.agent.live import even_shares
+from collectors.shares import even_shares
 from eplb.agent.memory import own_slots
 from eplb.agent.rounds import wave_copies
 from eplb.agent.transport import ThreadTransport
@@ -439,7 +439,9 @@ def test_shares_can_change_without_a_move():
         assert np.array_equal(agent.shares[0], even_shares(BASE[0]))
         assert switched[0][1].layers == (1,)
         assert np.array_equal(switched[0][1].shares[0], shares)
-        assert recorder.calls == []
+        named = {1: int(agent.layer_digests[1])}
+        assert recorder.calls == [("begin", (1,)), ("switch", named), ("end", (1,))]
+        assert named[1] == layer_map_digest(4, BASE[1], shares) != layer_map_digest(4, BASE[1])
 
 
 def test_an_expert_can_change_slots_within_a_rank_while_its_old_slot_is_overwritten():

@@ -11,7 +11,8 @@ from test_agent_rounds import pools_with_two_maps
 
 from collectors.digests import layer_map_digests
 from collectors.facts import PoolFacts
-from eplb.agent.live import LiveMap, even_shares
+from collectors.shares import even_shares
+from eplb.agent.live import LiveMap
 from eplb.agent.offers import check_offer
 from eplb.agent.wire import Offer
 from eplb.errors import OfferError, PlanError, PlanStale

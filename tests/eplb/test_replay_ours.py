@@ -71,7 +71,7 @@ def test_the_ranks_switch_a_wave_once_and_report_it():
     actuator.begin(plan, read_desired(store.read_desired()), live, term=1, now_ms=store.time_ms())
     for _ in range(2):
         group.take_offer()
-        assert np.array_equal(group.rows, target)
+        assert np.array_equal(group.live.rows, target)
     ranks = LiveRanks.read(store.read_live(), facts)
     status = observe(facts, read_desired(store.read_desired()), ranks.records, store.time_ms())
     assert (str(status.state), ranks.map_version, ranks.mismatch) == ("all_live", 1, "")

@@ -76,7 +76,8 @@ def test_shares_of_the_map_are_used_for_prediction():
     facts = PoolFacts("p", 2, 1, 1, 1, 1, (0,))
     rows = np.zeros((1, 2), dtype=np.int32)
     window = Window(facts, Kind.ROUTED)
-    window.add_map(layer_map_digests((0,), rows), rows, np.array([[1.0, 0.0]]))
+    shares = np.array([[1.0, 0.0]])
+    window.add_map(layer_map_digests((0,), rows, shares), rows, shares)
     world = World(facts, Kind.ROUTED)
     world.serve(tokens=[3, 1])
     deliver(window, world.publish_all())
@@ -333,7 +334,7 @@ def test_a_map_that_is_not_this_pools_is_an_error():
         window.add_map(digests, rows[:, 1:])
     with pytest.raises(WindowError, match="ids from"):
         window.add_map(digests, rows + facts.experts)
-    with pytest.raises(WindowError, match="not those of the rows"):
+    with pytest.raises(WindowError, match="not those of rows and shares"):
         window.add_map(digests + np.uint64(1), rows)
 
 
