@@ -38,7 +38,7 @@ class Shelf:
 def record(rank, rows=BASE, *, facts=FACTS, state="serving", offer="", version=0, run_id=7, refusals=()):
     return LiveRecord(
         facts.pool, rank, rank, run_id, 1, version, 40, state, offer,
-        tuple(layer_map_digests(facts.model_layers, rows).tolist()), refusals,
+        tuple(layer_map_digests(facts.model_layers, rows).tolist()), refusals=refusals,
         map_rows=tuple(tuple(row) for row in rows.tolist()) if rank == 0 else None, facts=facts if rank == 0 else None,
     )  # fmt: skip
 
