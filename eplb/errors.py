@@ -11,6 +11,7 @@
     ├── PlanError
     │   └── PlanStale         the live map is no longer the plan's base
     └── MigrationError
+        ├── ProtocolError     the transition table has no row for what happened
         ├── OfferError        an offer is damaged or does not fit this pool
         └── TransferError     weights did not arrive as they were sent
 
@@ -63,6 +64,10 @@ class PlanStale(PlanError):  # noqa: N818
 
 class MigrationError(EplbError):
     """Weights could not be moved."""
+
+
+class ProtocolError(MigrationError):
+    """The transition table has no row for what happened."""
 
 
 class OfferError(MigrationError):

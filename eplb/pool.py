@@ -268,7 +268,9 @@ class Pool:
         except (PlanError, FileError) as error:
             self._planning.forget()
             if known.status.state is Migration.WAVE_LIVE and self._lease.term is not None:
-                self._actuator.withdraw(known.desired, term=self._lease.term)
+                self._actuator.withdraw(
+                    known.desired, known.ranks.records, term=self._lease.term, now_ms=known.now_ms
+                )
             return abandoned(outcome, Code.NOT_DONE, str(error), self.config.gate.cooldown_s)
         return outcome
 
@@ -296,17 +298,17 @@ class Pool:
         elif action is Action.OFFER_NEXT:
             self._actuator.offer_next(desired, live, term=term, now_ms=known.now_ms)
         elif action is Action.OFFER_AGAIN:
-            self._actuator.offer_again(desired, term=term, now_ms=known.now_ms)
+            self._actuator.offer_again(desired, live, term=term, now_ms=known.now_ms)
         elif action is Action.CLOSE:
             self._settling_digest = known.ranks.live_digest
             self._planning.forget()
-            self._actuator.close(desired, term=term)
+            self._actuator.close(desired, live, term=term, now_ms=known.now_ms)
         else:
             if action is Action.WITHDRAW_AND_PAUSE:
                 set_paused(self.store, paused=True)
             self._before = None
             self._planning.forget()
-            self._actuator.withdraw(desired, term=term)
+            self._actuator.withdraw(desired, live, term=term, now_ms=known.now_ms)
 
     # --- show -----------------------------------------------------------------------------------------------------
 

@@ -6,17 +6,19 @@ import time
 from typing import TYPE_CHECKING
 
 from eplb.agent.digests import DigestTable
+from eplb.agent.first import First
 from eplb.agent.gate import Gate
-from eplb.agent.hand import APPLY_WAIT_S, Hand, judge_offer
-from eplb.agent.header import MAX_OFFER_BYTES, MAX_TERM, UNKNOWN_STEP, Action, Header, encode_header
-from eplb.agent.membership import agree_on_members
-from eplb.agent.offers import already_live, offer_digest
+from eplb.agent.hand import APPLY_WAIT_S, Hand, make_room, read_offer
+from eplb.agent.header import UNKNOWN_STEP, Action, Header, encode_header
+from eplb.agent.membership import agree_on_members, stray_slot
+from eplb.agent.offers import offer_digest
 from eplb.agent.refusal import Code, Refusal, Refusals
 from eplb.agent.registration import Start, register
+from eplb.agent.report import Reporter
 from eplb.agent.side import RankSide
-from eplb.agent.switch import Recorder, Switched, write_slots
-from eplb.agent.wire import LayerChange, LiveRecord, decode_offer
-from eplb.errors import MigrationError
+from eplb.agent.standing import Standing
+from eplb.agent.switch import Recorder, Switched, take_over, write_slots
+from eplb.protocol import ALL_GUARDS, Arrived, Asked, Effect, Event, Known, Profile, RankState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,14 +28,11 @@ if TYPE_CHECKING:
 
     from collectors.facts import PoolFacts
     from eplb.agent.group import Group
-    from eplb.agent.link import Link, Wanted
+    from eplb.agent.link import Link
     from eplb.agent.memory import ExpertMemory
-    from eplb.agent.transfer import Transfer
     from eplb.agent.transport import Transport
-
-DESIRED_AGE_MAX_S = 5.0
-"""An older cache means that the store is away, and a store that is away never changes a map."""
-_CLOSED_KEPT = 64
+    from eplb.agent.wire import Offer
+    from eplb.protocol import Transition
 
 
 class Agent:
@@ -44,6 +43,7 @@ class Agent:
     ``members`` pool ranks by place in the group, None = all of the pool; the slots of other ranks are empty. ``table`` that
     of an earlier life, whose weights ``reform`` has checked; None = made now from what stands in the slots. ``staging_bytes_max`` bounds the
     memory beside the live storage, in bytes; None = a wave may take what it needs. The engine starts and stops ``link``.
+    ``guards`` names of the guards that hold (``eplb.protocol``); fewer than all are for negative controls.
 
     Raises:
         MigrationError: on all ranks alike, when their maps, facts, tensors, settings or replicas do not agree at the
@@ -51,16 +51,10 @@ class Agent:
         ConfigError: on all ranks alike, ``gate_steps`` is below 20.
     """
 
-    state: str
-    """serving, staging, prepared, refused, switched or stuck."""
-    refusals: Refusals
-    """Who refused the last offer and why."""
     members: tuple[int, ...]
     """Pool ranks of the group by place in it; the first one reads the store and reports the map."""
     table: DigestTable
     """What every expert's weights must be."""
-    term_seen: int
-    """Newest leadership term this rank knows; frames carry it."""
 
     def __init__(
         self,
@@ -80,31 +74,45 @@ class Agent:
         staging_bytes_max: int | None = None,
         members: Sequence[int] | None = None,
         table: DigestTable | None = None,
+        guards: frozenset[str] = ALL_GUARDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.members = agree_on_members(facts, group, transport, members)
         self.facts, self.rank, self.incarnation = facts, self.members[group.rank], incarnation
         self._first = group.rank == 0
-        self._link, self._recorder, self._clock = link, recorder, clock
+        self._recorder, self._clock = recorder, clock
         start = Start(physical_to_logical, shares, map_version, gate_steps, run_id, self.members, table)
         self._live, self.run_id = register(facts, group, memory, start)
         self._gate = Gate(group, gate_steps, self.members)
         self.table = table or DigestTable.build(facts, group, memory, self._live.rows, self.members)
         self._side = RankSide(
-            facts, self.rank, self.members, memory, transport, self.table, staging_bytes_max
+            facts, self.rank, self.members, memory, transport, self.table, staging_bytes_max, guards
         )
         if link is not None:
             link.serve(first=self._first)
-        self.state, self.refusals, self.term_seen = "serving", (), 0
+        self._standing = Standing(self.rank, guards, Profile.STAGED)
+        self._chooser = First(facts, link, self._live, self._standing, clock)
+        self._reporter = None if link is None else Reporter(link, self._side, self.run_id, incarnation)
         self.stats: dict[str, int] = {"gates": 0, "switches": 0, "refused": 0, "step_differs": 0, "errors": 0}
         self.last_error = ""
-        self._offer_key, self._serial = "", 0
-        self._hand: Hand | None = None
-        self._closed: dict[int, None] = {}
-        self._leaving: list[Transfer] = []
+        self._serial = 0
         self._detached = False
-        self._reported: tuple[object, ...] = ()
         self._report(0)
+
+    @property
+    def state(self) -> RankState:
+        """Where this rank stands."""
+        return self._standing.state
+
+    @property
+    def refusals(self) -> Refusals:
+        """Who refused the last offer and why."""
+        return self._standing.refusals
+
+    @property
+    def term_seen(self) -> int:
+        """Newest leadership term this rank knows; frames carry it."""
+        return self._standing.term_seen
 
     @property
     def live(self) -> NDArray[np.int32]:
@@ -129,8 +137,7 @@ class Agent:
     @property
     def staging_bytes(self) -> int:
         """Bytes held beside the live storage now, those of a wave that was let go in mid-transfer included."""
-        held = self._hand.staging.bytes if self._hand else 0
-        return held + sum(transfer.staging_bytes for transfer in self._leaving)
+        return self._standing.staging_bytes
 
     def before_forward(self, group_step: int) -> Switched | None:
         """Take part in the gate if one is due; call it on every rank before every forward, dummy forwards included.
@@ -151,7 +158,7 @@ class Agent:
     def close(self) -> None:
         """Let go of what is staged, take no further part, and leave a last record."""
         if not self._detached:
-            self._release()
+            self._standing.release()
             self._detached = True
             self._report(-1)
 
@@ -159,204 +166,139 @@ class Agent:
         chosen, raw = self._choose(group_step) if self._first else (None, None)
         header = self._gate.open(chosen)
         self.stats["gates"] += 1
-        self.term_seen = max(self.term_seen, header.term)
-        doubt = self._doubt(header, group_step)
+        standing = self._standing
+        standing.term_seen = max(standing.term_seen, header.term)
+        self.stats["step_differs"] += not self._in_step(header, group_step)
         switched = None
+        if header.action is not Action.APPLY and header.offer_digest != standing.held and standing.hand:
+            why = ((self.rank, str(Code.WITHDRAWN), "rank 0 no longer holds this offer"),)
+            self._take(Event.UNNAMED, standing.hand.asked, Known(), said=why)
         if header.action is Action.PREPARE:
-            self._prepare(header, raw, doubt)
+            self._prepare(header, raw, group_step)
         elif header.action is Action.APPLY:
-            switched = self._apply(header, doubt)
-        elif self._hand is not None and header.offer_digest != self._hand.digest:
-            self._close(((self.rank, str(Code.WITHDRAWN), "rank 0 no longer holds this offer"),))
+            switched = self._apply(header, group_step)
         self._report(group_step)
         return switched
 
-    def _doubt(self, header: Header, group_step: int) -> Refusal | None:
-        if header.group_step in {group_step, UNKNOWN_STEP} and header.run_id == self.run_id:
-            return None
-        self.stats["step_differs"] += 1
-        sentence = f"rank 0 is at step {header.group_step} of run {header.run_id}, this rank at {group_step} of {self.run_id}"
-        return Refusal(Code.STEP_DIFFERS, sentence)
-
-    # Rank 0 chooses.
+    def _in_step(self, header: Header, group_step: int) -> bool:
+        return header.group_step in {group_step, UNKNOWN_STEP} and header.run_id == self.run_id
 
     def _choose(self, group_step: int) -> tuple[NDArray[np.int64], bytes | None]:
         try:
-            action, raw = self._next_action()
-            digest = self._held() if raw is None else offer_digest(raw)
+            action, raw = self._chooser.choose()
+            digest = self._standing.held if raw is None else offer_digest(raw)
             header = Header(action, self.term_seen, self.run_id, group_step, digest, len(raw or b""))
             return encode_header(header), raw
         except Exception as error:  # noqa: BLE001 - the others wait for a header
             self._count(error)
-        keep = Header(Action.KEEP, self.term_seen, self.run_id, UNKNOWN_STEP, self._held())
+        keep = Header(Action.KEEP, self.term_seen, self.run_id, UNKNOWN_STEP, self._standing.held)
         return encode_header(keep), None
 
-    def _held(self) -> int:
-        return self._hand.digest if self._hand else 0
-
-    def _next_action(self) -> tuple[Action, bytes | None]:
-        wanted = self._link.wanted() if self._link else None
-        if wanted is None or self.state == "stuck" or self._clock() - wanted.read_s > DESIRED_AGE_MAX_S:
-            return Action.KEEP, None
-        if not 0 <= wanted.term <= MAX_TERM:
-            raise MigrationError(f"the link names term {wanted.term}, must be 0 to 2**53; nothing is done")
-        self.term_seen = max(self.term_seen, wanted.term)
-        if self._hand is not None:
-            return self._hand_action(self._hand, wanted), None
-        raw = wanted.offer
-        if (
-            raw is None
-            or offer_digest(raw) in self._closed
-            or self._busy()
-            or not self._worth_asking(raw, wanted)
-        ):
-            return Action.KEEP, None
-        return Action.PREPARE, raw
-
-    def _hand_action(self, hand: Hand, wanted: Wanted) -> Action:
-        if wanted.offer is None or offer_digest(wanted.offer) != hand.digest:
-            self._close(((self.rank, str(Code.WITHDRAWN), "the store no longer asks for this offer"),))
-            return Action.KEEP
-        return Action.APPLY if hand.done else Action.KEEP
-
-    def _worth_asking(self, raw: bytes, wanted: Wanted) -> bool:
-        if len(raw) > MAX_OFFER_BYTES:
-            return False
-        try:
-            offer = decode_offer(raw)
-            done = already_live(self.facts, self._live, offer)
-            expired = self._clock() - wanted.first_seen_s > offer.expires_after_s
-        except Exception:  # noqa: BLE001 - the group refuses it, so that this refusal is reported like any other
-            return True
-        if done:
-            self._remember(offer_digest(raw))
-        elif expired:
-            why = ((self.rank, str(Code.EXPIRED), "no gate came before it expired"),)
-            self._refuse(offer.key, offer_digest(raw), why)
-        return not done and not expired
-
-    # Every rank answers.
-
-    def _prepare(self, header: Header, raw: bytes | None, doubt: Refusal | None) -> None:
+    def _prepare(self, header: Header, raw: bytes | None, group_step: int) -> None:
         raw = self._gate.fetch(raw, header.offer_bytes)
-        key, judged = self._judge(raw, header)
-        refusal = judged if isinstance(judged, Refusal) else doubt
-        refusals = self._gate.vote(refusal)
-        if refusals or isinstance(judged, Refusal):
-            self._refuse(key, header.offer_digest, refusals)
+        asked, made = self._judge(raw, header, group_step)
+        refusals = self._gate.vote(made if isinstance(made, Refusal) else None)
+        if isinstance(made, Refusal):
+            self._take(Event.SAID_NO, asked, Known(), said=refusals)
             return
-        self._serial += 1
-        self.term_seen = max(self.term_seen, judged.offer.term)
-        judged.begin(self._side, self._serial)
-        self._hand = judged
-        self.state, self.refusals, self._offer_key = "staging", (), key
+        done = self._take(Event.VOTED_TO_STAGE, asked, _noes(refusals), said=refusals)
+        if Effect.BEGIN_TRANSFER in done.effects:
+            self._serial += 1
+            self._standing.term_seen = max(self.term_seen, asked.term)
+            made.begin(self._side, self._serial)
+            self._standing.hand = made
 
-    def _judge(self, raw: bytes, header: Header) -> tuple[str, Hand | Refusal]:
-        if self._hand is not None and header.offer_digest != self._hand.digest:
-            self._release()
-        barred, term = self._barred(header.offer_digest), self.term_seen
-        return judge_offer(
-            self._side, self._live, raw, header, term_seen=term, now_s=self._clock(), barred=barred
-        )
+    def _judge(self, raw: bytes, header: Header, group_step: int) -> tuple[Asked, Hand | Refusal]:
+        asked, offer, refusal = read_offer(self._side, raw, header.offer_digest)
+        if offer is not None:
+            refusal = self._answer(Event.ASKED, asked, lambda: self._known(asked, header, group_step, offer))
+        if offer is None or refusal is not None:
+            return asked, refusal or Refusal(Code.DAMAGED_OFFER, "not an offer")
+        return asked, make_room(self._side, self._live, asked, offer, self._clock())
 
-    def _barred(self, digest: int) -> Refusal | None:
-        if self.state == "stuck":
-            return Refusal(
-                Code.STUCK, "a slot of this rank failed its read-back; repair it or restart the rank"
-            )
-        if digest in self._closed:
-            return Refusal(Code.CLOSED, "this offer was already refused or applied here")
-        if self._hand is not None or not all(transfer.wait(APPLY_WAIT_S) for transfer in self._leaving):
-            return Refusal(Code.BUSY, "the transfer of an earlier offer has not ended")
+    def _apply(self, header: Header, group_step: int) -> Switched | None:
+        hand = self._standing.hand
+        asked = hand.asked if hand else Asked(key=self._standing.offer_key)
+        refusal = self._answer(Event.CALLED, asked, lambda: self._known(asked, header, group_step))
+        refusals = self._gate.vote(refusal)
+        if refusal is not None or hand is None:
+            self._take(Event.SAID_NO, asked, Known(), said=refusals)
+            return None
+        voted = self._standing.decide(Event.VOTED_TO_SWITCH, asked, _noes(refusals))
+        if Effect.WRITE_SLOTS in voted.effects:
+            return self._switch(hand, asked, voted)
+        self._standing.take(voted, asked, refusals)
         return None
 
-    def _apply(self, header: Header, doubt: Refusal | None) -> Switched | None:
-        refusal = doubt or self._check_hand(header)
-        refusals = self._gate.vote(refusal)
-        if refusals or self._hand is None:
-            self._close(refusals)
-            return None
-        return self._switch(self._hand)
-
-    def _check_hand(self, header: Header) -> Refusal | None:
-        if self._hand is None:
-            return Refusal(Code.NOT_PREPARED, "this rank holds no offer")
+    def _answer(self, event: Event, asked: Asked, known: Callable[[], Known]) -> Refusal | None:
         try:
-            return self._hand.check(header, self._live, self.term_seen, self._clock())
+            return self._standing.decide(event, asked, known()).refusal
         except Exception as error:  # noqa: BLE001 - nothing between header and vote may raise
             return Refusal.of(Code.INTERNAL, error)
 
-    def _switch(self, hand: Hand) -> Switched:
+    def _known(self, asked: Asked, header: Header, group_step: int, offer: Offer | None = None) -> Known:
+        """What this rank knows when the group asks; an offer in hand is waited for a moment."""
+        standing, hand = self._standing, self._standing.hand
+        arrived, failure = (Arrived.NONE, None) if hand is None else hand.arrived(APPLY_WAIT_S)
+        return Known(
+            pool=self.facts.pool,
+            run_id=self.run_id,
+            model_digest=self._side.table.model_digest,
+            term_seen=standing.term_seen,
+            step=group_step,
+            stuck=standing.state is RankState.STUCK,
+            served=tuple(int(self._live.digests[layer]) for layer in asked.layers),
+            held=standing.held,
+            named=header.offer_digest,
+            named_step=header.group_step,
+            named_run=header.run_id,
+            closed=standing.has_closed(header.offer_digest),
+            leaving=not all(transfer.wait(APPLY_WAIT_S) for transfer in standing.leaving),
+            age_s=0.0 if hand is None else self._clock() - hand.seen_s,
+            good_for_s=0.0 if hand is None else hand.offer.expires_after_s,
+            arrived=arrived,
+            failure=failure,
+            stray=None if offer is None else stray_slot(self.facts, self.members, offer.changes),
+        )
+
+    def _switch(self, hand: Hand, asked: Asked, voted: Transition) -> Switched:
+        """Carry out what the vote decided: write the slots, read them back, serve, let go."""
         offer = hand.offer
         moved = [c.layer for c in offer.changes if c.base_digest != c.target_digest]
         self._tell("begin_flight", moved)
         broken = write_slots(hand.staging)
-        last = offer.wave == offer.waves - 1 and not broken
-        places = tuple((layer, slot) for layer, slot, _ in broken)
-        self._live.replace(offer.changes, places, offer.map_version if last else None)
+        switched = take_over(self._live, offer, broken)
         self._tell("switch", {layer: int(self._live.digests[layer]) for layer in moved})
         self._tell("end_flight", moved)
-        self._release()
-        self._remember(hand.digest)
         self.stats["switches"] += 1
-        self.state = "stuck" if broken else "switched"
-        self.refusals = tuple(
-            (self.rank, str(Code.WEIGHTS_DIFFER), f"slot {s}: {why}") for _, s, why in broken[:4]
-        )
-        return self._switched(offer.key, offer.changes, places)
-
-    def _switched(
-        self, key: str, changes: Sequence[LayerChange], broken: tuple[tuple[int, int], ...]
-    ) -> Switched:
-        layers = tuple(sorted(change.layer for change in changes))
-        shares = None if self._live.shares is None else self._live.shares[list(layers)]
-        return Switched(key, layers, self._live.rows[list(layers)], shares, self.map_version, broken)
+        self._standing.take(voted, asked)
+        why = tuple((self.rank, str(Code.WEIGHTS_DIFFER), f"slot {s}: {text}") for _, s, text in broken[:4])
+        fault = Refusal(Code.WEIGHTS_DIFFER, why[0][2]) if why else None
+        self._take(Event.WRITTEN, asked, Known(weights_fault=fault), said=why)
+        return switched
 
     # Bookkeeping.
 
     def _settle(self) -> bool:
         """Take note of the clock and of the transfer; true when the state changed."""
-        before = self.state
-        self._leaving = [transfer for transfer in self._leaving if not transfer.done]
-        hand = self._hand
+        standing = self._standing
+        before = standing.state
+        standing.prune()
+        hand = standing.hand
         if hand is None:
             return False
-        if hand.expired(self._clock()):
-            why = f"no vote came within {hand.offer.expires_after_s} s of rank {self.rank}'s own clock"
-            self._close(((self.rank, str(Code.EXPIRED), why),))
-        elif self.state == "staging" and hand.transfer is not None and hand.done:
-            if hand.transfer.refusals:
-                self._close(hand.transfer.refusals)
-            else:
-                self.state = "prepared"
-        return self.state != before
+        aged = Known(age_s=self._clock() - hand.seen_s, good_for_s=hand.offer.expires_after_s)
+        late = self._take(Event.TIME_PASSED, hand.asked, aged).refusal is not None
+        if not late and standing.state is RankState.STAGING and hand.transfer is not None and hand.done:
+            arrived, failure = hand.arrived()
+            ended = Known(arrived=arrived, failure=failure)
+            self._take(Event.TRANSFER_ENDED, hand.asked, ended, said=hand.transfer.refusals)
+        return standing.state is not before
 
-    def _busy(self) -> bool:
-        return self._hand is not None or any(not transfer.done for transfer in self._leaving)
-
-    def _close(self, refusals: Refusals) -> None:
-        hand = self._hand
-        self._refuse(hand.offer.key if hand else self._offer_key, hand.digest if hand else 0, refusals)
-
-    def _refuse(self, key: str, digest: int, refusals: Refusals) -> None:
-        self._release()
-        self._remember(digest)
-        self.stats["refused"] += 1
-        if self.state != "stuck":
-            self.state, self.refusals, self._offer_key = "refused", refusals, key
-
-    def _release(self) -> None:
-        if self._hand is None:
-            return
-        running = self._hand.let_go()
-        if running is not None:
-            self._leaving.append(running)
-        self._hand = None
-
-    def _remember(self, digest: int) -> None:
-        self._closed[digest] = None
-        while len(self._closed) > _CLOSED_KEPT:
-            self._closed.pop(next(iter(self._closed)))
+    def _take(self, event: Event, asked: Asked, known: Known, said: Refusals = ()) -> Transition:
+        done = self._standing.decide(event, asked, known)
+        self._standing.take(done, asked, said)
+        return done
 
     def _tell(self, call: str, argument: object) -> None:
         if self._recorder is None or not argument:
@@ -373,42 +315,20 @@ class Agent:
     def _detach(self, error: Exception, group_step: int) -> None:
         self._count(error)
         self._detached = True
-        self._release()
-        self.state = "stuck"
-        self.refusals = ((self.rank, str(Code.GROUP_FAILED), self.last_error),)
+        self._take(
+            Event.GROUP_FAILED, Asked(), Known(), said=((self.rank, str(Code.GROUP_FAILED), self.last_error),)
+        )
         self._report(group_step)
 
     def _report(self, group_step: int) -> None:
-        if self._link is None:
+        self.stats["refused"] = self._standing.refused
+        if self._reporter is None:
             return
         try:
-            live, first = self._live, self._first
-            record = LiveRecord(
-                pool=self.facts.pool,
-                rank=self.rank,
-                incarnation=self.incarnation,
-                run_id=self.run_id,
-                term_seen=self.term_seen,
-                map_version=live.map_version,
-                group_step=group_step,
-                state=self.state,
-                offer=self._offer_key,
-                digests=live.wire_digests,
-                members=self.members,
-                refusals=self.refusals if first or self.state == "stuck" else (),
-                map_rows=live.wire_rows if first else None,
-                shares_rows=live.wire_shares if first else None,
-                facts=self.facts if first else None,
-            )
-            news = (
-                self.state,
-                self._offer_key,
-                self.term_seen,
-                live.map_version,
-                live.wire_digests,
-                self.refusals,
-            )
-            self._link.publish(record, changed=news != self._reported)
-            self._reported = news
+            self._reporter.report(self._standing, self._live, group_step)
         except Exception as error:  # noqa: BLE001 - a record is not worth a forward
             self._count(error)
+
+
+def _noes(refusals: Refusals) -> Known:
+    return Known(noes=tuple(rank for rank, _, _ in refusals))

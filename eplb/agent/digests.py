@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +90,7 @@ def expert_digest(names: Sequence[str], tensors: Tensors) -> int:
     return digest or 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DigestTable:
     """What every expert's weights must be.
 
@@ -130,23 +130,33 @@ class DigestTable:
         outputs = _by_slot(facts, group.gather(own[1]), members)
         return cls(digests, _first_copies(facts, outputs, physical_to_logical))
 
-    def check(self, memory: ExpertMemory, layer: int, expert: int, tensors: Tensors) -> Refusal | None:
-        """Compare one expert's bytes, and its output on the probe vector, with the table."""
-        where = f"layer {layer} expert {expert}"
+    @cached_property
+    def model_digest(self) -> int:
+        """Digest of the whole table, 63 bits: the state of the model that is loaded."""
+        return (
+            int.from_bytes(blake2b(self.digests.astype("<u8").tobytes(), digest_size=8).digest(), "little")
+            >> 1
+        )
+
+    def check_bytes(self, memory: ExpertMemory, layer: int, expert: int, tensors: Tensors) -> Refusal | None:
+        """Compare one expert's bytes with the table."""
         found, expected = expert_digest(memory.names(), tensors), int(self.digests[layer, expert])
-        if found != expected:
-            return Refusal(
-                Code.WEIGHTS_DIFFER, f"{where}: weights have digest {found:016x}, not {expected:016x}"
-            )
-        if self.probes is not None and isinstance(memory, Probed):
-            wanted = self.probes[layer, expert]
-            output = np.asarray(memory.probe(layer, tensors), dtype=np.float64).reshape(-1)
-            scale = PROBE_RTOL * float(np.abs(wanted).max(initial=0.0))
-            if output.shape != wanted.shape or not bool(np.all(np.abs(output - wanted) <= scale)):
-                return Refusal(
-                    Code.PROBE_DIFFERS, f"{where}: output on the probe vector is not the one after load"
-                )
-        return None
+        if found == expected:
+            return None
+        sentence = f"layer {layer} expert {expert}: weights have digest {found:016x}, not {expected:016x}"
+        return Refusal(Code.WEIGHTS_DIFFER, sentence)
+
+    def check_probe(self, memory: ExpertMemory, layer: int, expert: int, tensors: Tensors) -> Refusal | None:
+        """Compare one expert's output on the probe vector with the table, if the memory has a probe."""
+        if self.probes is None or not isinstance(memory, Probed):
+            return None
+        wanted = self.probes[layer, expert]
+        output = np.asarray(memory.probe(layer, tensors), dtype=np.float64).reshape(-1)
+        scale = PROBE_RTOL * float(np.abs(wanted).max(initial=0.0))
+        if output.shape == wanted.shape and bool(np.all(np.abs(output - wanted) <= scale)):
+            return None
+        sentence = f"layer {layer} expert {expert}: output on the probe vector is not the one after load"
+        return Refusal(Code.PROBE_DIFFERS, sentence)
 
 
 def _read_slots(

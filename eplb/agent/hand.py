@@ -1,24 +1,23 @@
-"""The one offer that a rank holds between the vote to stage it and the vote to switch, and the doubts about it."""
+"""The one offer that a rank holds between the vote to take it and its end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from eplb.agent.membership import stray_slot
-from eplb.agent.offers import check_offer, offer_digest
+from eplb.agent.offers import asked_of, offer_digest
 from eplb.agent.refusal import Code, Refusal
 from eplb.agent.rounds import own_arrivals
 from eplb.agent.staging import stage
 from eplb.agent.transfer import Transfer
 from eplb.agent.wire import decode_offer
 from eplb.errors import OfferError
+from eplb.protocol import Arrived, Asked
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from eplb.agent.header import Header
     from eplb.agent.live import LiveMap
     from eplb.agent.side import RankSide
     from eplb.agent.staging import Staging
@@ -30,21 +29,22 @@ APPLY_WAIT_S = 0.5
 
 @dataclass(slots=True)
 class Hand:
-    """A judged offer with memory for its arrivals.
+    """An offer that was taken, with memory for its arrivals.
 
     ``seen_s`` by the rank's own monotonic clock; ``rows``: int32 [layers, slots], a copy of the live map of that moment.
     """
 
     offer: Offer
-    digest: int
+    asked: Asked
     seen_s: float
-    rows: NDArray[np.int32]
+    rows: NDArray[np.int32] = field(repr=False)
     staging: Staging
     transfer: Transfer | None = None
 
-    def expired(self, now_s: float) -> bool:
-        """True when no vote was taken in the time that the offer gave."""
-        return now_s - self.seen_s > self.offer.expires_after_s
+    @property
+    def digest(self) -> int:
+        """Identity of the offer's bytes."""
+        return self.asked.digest
 
     @property
     def done(self) -> bool:
@@ -64,66 +64,35 @@ class Hand:
         self.transfer.leave()
         return None if self.transfer.done else self.transfer
 
-    def check(self, header: Header, live: LiveMap, term_seen: int, now_s: float) -> Refusal | None:
-        """The first reason against switching now, or None."""
-        offer = self.offer
-        if header.offer_digest != self.digest:
-            return Refusal(
-                Code.OFFER_DIFFERS, f"this rank has prepared offer {offer.key!r}, not the one voted on"
-            )
-        if offer.term < term_seen:
-            return Refusal(Code.OLD_TERM, f"offer has term {offer.term}, this rank has seen {term_seen}")
-        if self.expired(now_s):
-            return Refusal(
-                Code.EXPIRED, f"seen {now_s - self.seen_s:.1f} s ago, good for {offer.expires_after_s} s"
-            )
-        stale = [c.layer for c in offer.changes if int(live.digests[c.layer]) != c.base_digest]
-        if stale:
-            return Refusal(Code.BASE_DIFFERS, f"layer {stale[0]}: the live map is no longer the offer's base")
-        return self._check_transfer()
-
-    def _check_transfer(self) -> Refusal | None:
-        if self.transfer is None or not self.transfer.wait(APPLY_WAIT_S):
-            return Refusal(Code.NOT_PREPARED, "the transfer into staging has not ended")
-        if self.transfer.refusals:
-            rank, code, sentence = self.transfer.refusals[0]
-            return Refusal(Code(code), f"rank {rank}: {sentence}")
-        return None
+    def arrived(self, wait_s: float = 0.0) -> tuple[Arrived, Refusal | None]:
+        """How far the transfer is on all ranks, waited for at most ``wait_s`` seconds, and the first reason if it failed."""
+        if self.transfer is None or not self.transfer.wait(wait_s):
+            return Arrived.RUNNING, None
+        if not self.transfer.refusals:
+            return Arrived.COMPLETE, None
+        rank, code, sentence = self.transfer.refusals[0]
+        return Arrived.FAILED, Refusal(Code(code), f"rank {rank}: {sentence}")
 
 
-def judge_offer(
-    side: RankSide,
-    live: LiveMap,
-    raw: bytes,
-    header: Header,
-    *,
-    term_seen: int,
-    now_s: float,
-    barred: Refusal | None,
-) -> tuple[str, Hand | Refusal]:
-    """Read and validate an offer and make room for it: (its key or "", what to hold or why not); never raises.
-
-    ``barred`` is why this rank can take no offer now, however sound; no room is made then.
-    """
-    key = ""
+def read_offer(side: RankSide, raw: bytes, named: int) -> tuple[Asked, Offer | None, Refusal | None]:
+    """What the bytes ask for, the offer itself, and why it cannot be read; ``named`` is its identity in the header."""
+    unread = Asked(digest=named)
     try:
-        if offer_digest(raw) != header.offer_digest:
-            return key, Refusal(Code.DAMAGED_OFFER, "the bytes are not those that the header names")
+        if offer_digest(raw) != named:
+            return unread, None, Refusal(Code.DAMAGED_OFFER, "the bytes are not those that the header names")
         offer = decode_offer(raw)
-        key = offer.key
-        refusal = (
-            check_offer(side.facts, live, offer, term_seen)
-            or stray_slot(side.facts, side.members, offer.changes)
-            or barred
-        )
-        if refusal is not None:
-            return key, refusal
+        return asked_of(side.facts, offer, named), offer, None
+    except OfferError as error:
+        return unread, None, Refusal(Code.DAMAGED_OFFER, f"{error!s:.200}")
+    except Exception as error:  # noqa: BLE001 - nothing between header and vote may raise
+        return unread, None, Refusal.of(Code.INTERNAL, error)
+
+
+def make_room(side: RankSide, live: LiveMap, asked: Asked, offer: Offer, now_s: float) -> Hand | Refusal:
+    """Allocate staging for what the offer brings to this rank, or say why not."""
+    try:
         rows = live.rows.copy()
         staging = stage(side, own_arrivals(side.facts, side.rank, rows, offer.changes))
-    except OfferError as error:
-        return key, Refusal(Code.DAMAGED_OFFER, f"{error!s:.200}")
     except Exception as error:  # noqa: BLE001 - nothing between header and vote may raise
-        return key, Refusal.of(Code.INTERNAL, error)
-    if isinstance(staging, Refusal):
-        return key, staging
-    return key, Hand(offer, header.offer_digest, now_s, rows, staging)
+        return Refusal.of(Code.INTERNAL, error)
+    return staging if isinstance(staging, Refusal) else Hand(offer, asked, now_s, rows, staging)

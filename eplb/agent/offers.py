@@ -1,8 +1,9 @@
-"""May this offer be staged? Every rank answers for itself, from what it serves now."""
+"""What an offer asks for, and what is wrong with it in itself, whatever the rank serves."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import numpy as np
 from collectors.digests import layer_map_digest
 from eplb.agent.header import MAX_TERM, signed_word
 from eplb.agent.refusal import Code, Refusal
+from eplb.protocol import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,27 +29,31 @@ def offer_digest(raw: bytes) -> int:
     return signed_word(int.from_bytes(blake2b(raw, digest_size=8).digest(), "little") or 1)
 
 
-def check_offer(facts: PoolFacts, live: LiveMap, offer: Offer, term_seen: int) -> Refusal | None:
-    """The first reason against an offer, or None: pool, term, then each layer's shape, ids, coverage, base and target."""
-    if offer.pool != facts.pool:
-        return Refusal(
-            Code.POOL_DIFFERS, f"offer is for pool {offer.pool!r}, this rank serves {facts.pool!r}"
-        )
-    refusal = _check_fields(offer)
-    if refusal is not None:
-        return refusal
-    if offer.term < term_seen:
-        return Refusal(Code.OLD_TERM, f"offer has term {offer.term}, this rank has seen {term_seen}")
-    layers = [change.layer for change in offer.changes]
-    if len(set(layers)) != len(layers) or not all(_is_int(x) and 0 <= x < facts.layers for x in layers):
-        return Refusal(
-            Code.SHAPE, f"offer names layers {layers[:8]}, this pool has 0..{facts.layers - 1}, each once"
-        )
-    for change in offer.changes:
-        refusal = check_row(facts, change) or _check_base(facts, live, change)
-        if refusal is not None:
-            return refusal
-    return None
+def asked_of(facts: PoolFacts, offer: Offer, digest: int) -> Asked:
+    """What an offer asks for, with the first thing wrong in its fields or rows; ``digest`` is the identity of its bytes."""
+    fault = _check_fields(offer) or _check_layers(facts, offer)
+    asked = Asked(
+        digest=digest,
+        key=offer.key,
+        pool=offer.pool,
+        term=offer.term,
+        run_id=offer.run_id,
+        model_digest=offer.model_digest,
+        fault=fault,
+    )
+    if fault is not None:
+        return asked
+    faults = [check_row(facts, change) for change in offer.changes]
+    return replace(
+        asked,
+        layers=tuple(change.layer for change in offer.changes),
+        bases=tuple(change.base_digest for change in offer.changes),
+        targets=tuple(change.target_digest for change in offer.changes),
+        found=tuple(
+            _found_digest(facts, change, fault) for change, fault in zip(offer.changes, faults, strict=True)
+        ),
+        fault=next((fault for fault in faults if fault is not None), None),
+    )
 
 
 def already_live(facts: PoolFacts, live: LiveMap, offer: Offer) -> bool:
@@ -65,6 +71,12 @@ def change_digest(facts: PoolFacts, change: LayerChange) -> int:
     shares = None if change.shares is None else np.array(change.shares, dtype=np.float64)
     row = np.array(change.target, dtype=np.int32)
     return layer_map_digest(facts.model_layers[change.layer], row, shares)
+
+
+def _found_digest(facts: PoolFacts, change: LayerChange, fault: Refusal | None) -> int:
+    if fault is None or fault.code in (Code.NO_COVERAGE, Code.TWIN):
+        return change_digest(facts, change)
+    return 0  # it is not even a row
 
 
 def check_row(facts: PoolFacts, change: LayerChange) -> Refusal | None:
@@ -91,9 +103,9 @@ def check_row(facts: PoolFacts, change: LayerChange) -> Refusal | None:
 
 
 def _check_fields(offer: Offer) -> Refusal | None:
-    numbers = (offer.term, offer.wave, offer.waves, offer.map_version)
+    numbers = (offer.term, offer.wave, offer.waves, offer.map_version, offer.run_id, offer.model_digest)
     sound = (
-        all(_is_int(x) and 0 <= x < 1 << 62 for x in numbers)
+        all(_is_int(x) and 0 <= x < 1 << 63 for x in numbers)
         and offer.term <= MAX_TERM
         and isinstance(offer.plan_id, str)
         and isinstance(offer.expires_after_s, int | float)
@@ -109,18 +121,13 @@ def _check_fields(offer: Offer) -> Refusal | None:
     )
 
 
-def _check_base(facts: PoolFacts, live: LiveMap, change: LayerChange) -> Refusal | None:
-    where, served = f"layer {change.layer}", int(live.digests[change.layer])
-    if change.base_digest != served:
-        return Refusal(
-            Code.BASE_DIFFERS,
-            f"{where}: serves map {served:016x}, the offer is for {change.base_digest:016x}",
-        )
-    if change.target_digest != change_digest(facts, change):
-        return Refusal(
-            Code.TARGET_DIGEST, f"{where}: the target row does not have the digest that the offer names"
-        )
-    return None
+def _check_layers(facts: PoolFacts, offer: Offer) -> Refusal | None:
+    layers = [change.layer for change in offer.changes]
+    if len(set(layers)) == len(layers) and all(_is_int(x) and 0 <= x < facts.layers for x in layers):
+        return None
+    return Refusal(
+        Code.SHAPE, f"offer names layers {layers[:8]}, this pool has 0..{facts.layers - 1}, each once"
+    )
 
 
 def _check_shares(where: str, target: Sequence[int], shares: Sequence[float] | None) -> Refusal | None:

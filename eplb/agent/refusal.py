@@ -1,66 +1,21 @@
-"""Why a rank says no: a code and a sentence, and their form as a fixed-size record for a gather."""
+"""Why a rank says no, as a fixed-size record for a gather."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from eplb.protocol import Code, Refusal, Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+__all__ = ["Code", "Refusal", "Refusals", "decode_refusals", "encode_refusal"]
+
 RECORD_BYTES = 256
-
-Refusals = tuple[tuple[int, str, str], ...]
-"""(rank, code, sentence) of every rank that refused, in rank order."""
-
-
-class Code(StrEnum):
-    """Reasons of a refusal."""
-
-    DAMAGED_OFFER = "damaged_offer"
-    POOL_DIFFERS = "pool_differs"
-    SHAPE = "shape"
-    ID_RANGE = "id_range"
-    NO_COVERAGE = "no_coverage"
-    TWIN = "twin"
-    SHARES = "shares"
-    BASE_DIFFERS = "base_differs"
-    TARGET_DIGEST = "target_digest"
-    OLD_TERM = "old_term"
-    CLOSED = "closed"
-    BUSY = "busy"
-    STUCK = "stuck"
-    STEP_DIFFERS = "step_differs"
-    NO_SOURCE = "no_source"
-    NO_MEMORY = "no_memory"
-    TRANSFER_FAILED = "transfer_failed"
-    WEIGHTS_DIFFER = "weights_differ"
-    PROBE_DIFFERS = "probe_differs"
-    NOT_PREPARED = "not_prepared"
-    OFFER_DIFFERS = "offer_differs"
-    EXPIRED = "expired"
-    WITHDRAWN = "withdrawn"
-    NOT_MEMBER = "not_member"
-    GROUP_FAILED = "group_failed"
-    INTERNAL = "internal"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """One rank's no."""
-
-    code: Code
-    sentence: str
-
-    @classmethod
-    def of(cls, code: Code, error: BaseException) -> Refusal:
-        """A refusal that quotes an error."""
-        return cls(code, f"{type(error).__name__}: {error!s:.180}")
 
 
 def encode_refusal(refusal: Refusal | None) -> NDArray[np.uint8]:

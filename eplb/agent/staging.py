@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eplb.agent.refusal import Code, Refusal
+from eplb.protocol import Event, RankState, decide_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,10 +58,10 @@ class Staging:
     def check(self) -> Refusal | None:
         """Compare every arrival with the digest table; the first difference, or None."""
         for arrival in self.arrivals:
-            tensors = self.tensors(arrival)
-            refusal = self._side.table.check(self._side.memory, arrival.layer, arrival.expert, tensors)
-            if refusal is not None:
-                return refusal
+            found = self._side.compare(arrival.layer, arrival.expert, self.tensors(arrival))
+            judged = decide_rank(RankState.STAGING, Event.ARRIVED, known=found, guards=self._side.guards)
+            if judged.refusal is not None:
+                return judged.refusal
         return None
 
     def write(self, arrival: Arrival) -> None:
@@ -72,7 +73,8 @@ class Staging:
     def read_back(self, arrival: Arrival) -> Refusal | None:
         """Compare what now stands in the slot of the live storage with the digest table."""
         live = self._side.memory.tensors(arrival.layer, arrival.destination)
-        return self._side.table.check(self._side.memory, arrival.layer, arrival.expert, live)
+        found = self._side.compare(arrival.layer, arrival.expert, live)
+        return decide_rank(RankState.SWITCHED, Event.WRITTEN, known=found, guards=self._side.guards).refusal
 
     def release(self) -> None:
         """Free the buffers; not while a transfer works with them."""

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from eplb.agent.live import LiveMap
     from eplb.agent.refusal import Refusal
     from eplb.agent.rounds import Arrival
     from eplb.agent.staging import Staging
+    from eplb.agent.wire import Offer
 
 
 class Recorder(Protocol):
@@ -47,6 +49,16 @@ class Switched:
     shares: NDArray[np.float64] | None
     map_version: int
     broken: tuple[tuple[int, int], ...] = ()
+
+
+def take_over(live: LiveMap, offer: Offer, broken: Sequence[tuple[int, int, str]]) -> Switched:
+    """Serve the rows of an offer; ``broken`` (layer, slot, why) of this rank that do not hold what they should."""
+    places = tuple((layer, slot) for layer, slot, _ in broken)
+    last = offer.wave == offer.waves - 1 and not places
+    live.replace(offer.changes, places, offer.map_version if last else None)
+    layers = tuple(sorted(change.layer for change in offer.changes))
+    shares = None if live.shares is None else live.shares[list(layers)]
+    return Switched(offer.key, layers, live.rows[list(layers)], shares, live.map_version, places)
 
 
 def write_slots(staging: Staging) -> tuple[tuple[int, int, str], ...]:

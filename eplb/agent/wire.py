@@ -43,10 +43,13 @@ class LayerChange:
 class Offer:
     """One wave of a plan, published under a term, good until ``expires_after_s`` after a rank first sees it.
 
-    ``map_version`` is the version that the pool serves once the *last* wave has switched.
+    ``run_id`` the life of the group that it is made for, ``model_digest`` the weights that its ranks have loaded: another
+    group refuses it. ``map_version`` is the version that the pool serves once the *last* wave has switched.
     """
 
     pool: str
+    run_id: int
+    model_digest: int
     term: int
     plan_id: str
     wave: int
@@ -65,8 +68,8 @@ class Offer:
 class LiveRecord:
     """What one rank reports that it serves.
 
-    ``digests`` map digest by layer. ``state`` one of serving, staging, prepared, refused, switched, stuck. ``offer`` the key of
-    the offer the state speaks of, or "". ``refusals`` (rank, code, sentence) who refused and why: all of them from the
+    ``digests`` map digest by layer. ``model_digest`` of the weights that were loaded. ``state`` one of serving, staging,
+    prepared, committing, refused, switched, stuck. ``offer`` the key of the offer the state speaks of, or "". ``refusals`` (rank, code, sentence) who refused and why: all of them from the
     first member, its own from a rank that is stuck, else none. ``members`` pool ranks of the group by place in it, () = all of the pool.
     ``map_rows`` and ``shares_rows`` the whole live map, and ``facts`` the pool's shape, only from the first member.
     """
@@ -86,6 +89,7 @@ class LiveRecord:
     map_rows: tuple[tuple[int, ...], ...] | None = None
     shares_rows: tuple[tuple[float, ...], ...] | None = None
     facts: PoolFacts | None = field(default=None)
+    model_digest: int = 0
 
     def physical_to_logical(self) -> NDArray[np.int32] | None:
         """The whole live map, int32 [layers, slots], if this record carries it."""

@@ -9,8 +9,9 @@ from eplb.agent.header import MAX_OFFER_BYTES
 from eplb.agent.wire import Offer, encode_offer
 from eplb.errors import PlanError, PlanStale
 from eplb.migration.desired import Desired, of_one_run
-from eplb.migration.status import MigrationStatus, State, observe
+from eplb.migration.status import MigrationStatus, observe
 from eplb.migration.waves import waves
+from eplb.protocol import ALL_GUARDS, WAITS_FOR, Act, ActFacts, Code, decide_act
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,7 @@ class Actuator:
 
     ``offer_expires_s`` seconds that ranks hold an offer without a vote; ``staging_slots`` and ``bytes_per_rank`` bound a wave
     (see :func:`eplb.migration.waves.waves`). It keeps nothing between calls: a new leader goes on from the store.
+    ``guards`` names of the guards that hold; fewer than all are for negative controls.
     """
 
     def __init__(
@@ -38,16 +40,18 @@ class Actuator:
         offer_expires_s: float = 60.0,
         staging_slots: int | None = None,
         bytes_per_rank: int | None = None,
+        guards: frozenset[str] = ALL_GUARDS,
     ) -> None:
         self._facts = facts
         self._write_desired = write_desired
         self._offer_expires_s = offer_expires_s
         self._staging_slots = staging_slots
         self._bytes_per_rank = bytes_per_rank
+        self._guards = guards
 
     def observe(self, desired: Desired, live: dict[int, LiveRecord], now_ms: int) -> MigrationStatus:
         """Where the migration stands; see :func:`eplb.migration.status.observe`."""
-        return observe(self._facts, desired, live, now_ms)
+        return observe(self._facts, desired, live, now_ms, guards=self._guards)
 
     def begin(
         self, plan: Plan, desired: Desired, live: dict[int, LiveRecord], *, term: int, now_ms: int
@@ -58,15 +62,9 @@ class Actuator:
             PlanStale: ranks are missing or disagree, or the live map is not the plan's base.
             PlanError: a wave is on offer, the plan changes nothing, or a layer does not fit into staging.
         """
-        live = of_one_run(self._facts, live)
-        status = self.observe(desired, live, now_ms)
-        if status.busy:
-            raise PlanError(f"plan {plan.plan_id}: {status.offer} is {status.state}; one wave at a time")
-        rows = self._live_map(live)
-        if live[0].digests != plan.base_digests:
-            raise PlanStale(f"plan {plan.plan_id}: the live map is no longer its base; plan anew")
-        version = 1 + max([desired.map_version, *(record.map_version for record in live.values())])
-        return self._offer(Desired(term, version, plan), self._waves(plan, rows), 0, now_ms)
+        present = self._allow(Act.BEGIN, plan, desired, live, now_ms)
+        version = 1 + max([desired.map_version, *(record.map_version for record in present.values())])
+        return self._offer(Desired(term, version, plan), present, 0, now_ms)
 
     def offer_next(self, desired: Desired, live: dict[int, LiveRecord], *, term: int, now_ms: int) -> Desired:
         """Offer the wave after the one that all ranks serve.
@@ -75,59 +73,83 @@ class Actuator:
             PlanError: the wave on offer is not live on all ranks, or nothing is left to move.
             PlanStale: ranks are missing or disagree, or a layer serves neither base nor target.
         """
-        live = of_one_run(self._facts, live)
-        status = self.observe(desired, live, now_ms)
-        if status.state is not State.WAVE_LIVE or desired.plan is None or desired.offer is None:
-            raise PlanError(f"no next wave: {status.state}: {status.sentence}")
-        left = self._waves(desired.plan, self._live_map(live))
-        return self._offer(replace(desired, term=term), left, desired.offer.wave + 1, now_ms)
+        present = self._allow(Act.OFFER_NEXT, desired.plan, desired, live, now_ms)
+        wave = 0 if desired.offer is None else desired.offer.wave + 1
+        return self._offer(replace(desired, term=term), present, wave, now_ms)
 
-    def offer_again(self, desired: Desired, *, term: int, now_ms: int) -> Desired:
+    def offer_again(
+        self, desired: Desired, live: dict[int, LiveRecord], *, term: int, now_ms: int
+    ) -> Desired:
         """Offer the same wave under a new leader's term, because ranks refuse the term before it.
 
         Raises:
-            PlanError: nothing is on offer.
+            PlanError: nothing is on offer, or it is in doubt.
         """
+        self._allow(Act.OFFER_AGAIN, desired.plan, desired, live, now_ms)
         if desired.offer is None:
             raise PlanError("nothing is on offer that could be offered again")
         offer = replace(desired.offer, term=term)
         return self._write(replace(desired, term=term, offer=offer, offered_ms=now_ms, damaged=()))
 
-    def close(self, desired: Desired, *, term: int) -> Desired:
-        """Take the last offer off once the plan is live; the desired map stays on record."""
+    def close(self, desired: Desired, live: dict[int, LiveRecord], *, term: int, now_ms: int) -> Desired:
+        """Take the last offer off once the plan is live; the desired map stays on record.
+
+        Raises:
+            PlanError: not all ranks serve what is on offer.
+        """
+        if desired.offer is not None:
+            self._allow(Act.CLOSE, desired.plan, desired, live, now_ms)
         return self._write(replace(desired, term=term, offer=None, damaged=()))
 
-    def withdraw(self, desired: Desired, *, term: int) -> Desired:
-        """Take the offer and its plan off: refused, expired or unwanted. Ranks let go of what they staged."""
+    def withdraw(self, desired: Desired, live: dict[int, LiveRecord], *, term: int, now_ms: int) -> Desired:
+        """Take the offer and its plan off: refused, expired or unwanted. Ranks let go of what they staged.
+
+        Raises:
+            PlanError: the wave is in doubt, so that it may be live already.
+        """
+        self._allow(Act.WITHDRAW, desired.plan, desired, live, now_ms)
         return self._write(replace(desired, term=term, offer=None, plan=None, damaged=()))
+
+    def _allow(
+        self, act: Act, plan: Plan | None, desired: Desired, live: dict[int, LiveRecord], now_ms: int
+    ) -> dict[int, LiveRecord]:
+        """The records that count, if the protocol's table allows the act now."""
+        present = of_one_run(self._facts, live, guards=self._guards)
+        status = self.observe(desired, live, now_ms)
+        first = present.get(0)
+        served = None if first is None or first.map_rows is None else first.digests
+        facts = ActFacts(
+            state=status.state,
+            due=WAITS_FOR.get(act, status.state),
+            offer=status.offer,
+            sentence=status.sentence,
+            silent=tuple(rank for rank in range(self._facts.ranks) if rank not in present)
+            or (() if served else (0,)),
+            other=tuple(rank for rank, record in present.items() if served and record.digests != served),
+            base_is_live=act is not Act.BEGIN or plan is None or served == plan.base_digests,
+        )
+        refusal = decide_act(act, facts, guards=self._guards)
+        if refusal is None:
+            return present
+        name = f"plan {plan.plan_id}: " if plan is not None else ""
+        kind = PlanStale if refusal.code is Code.STALE else PlanError
+        raise kind(f"{name}{act} is refused ({refusal.code}): {refusal.sentence}")
 
     def _waves(self, plan: Plan, rows: NDArray[np.int32]) -> list[tuple[LayerChange, ...]]:
         return waves(
             self._facts, plan, rows, staging_slots=self._staging_slots, bytes_per_rank=self._bytes_per_rank
         )
 
-    def _live_map(self, live: dict[int, LiveRecord]) -> NDArray[np.int32]:
-        missing = [rank for rank in range(self._facts.ranks) if rank not in live]
-        rows = live[0].physical_to_logical() if 0 in live else None
-        if missing or rows is None:
-            raise PlanStale(
-                f"no live map: ranks {missing or [0]} have not reported what they serve; wait for them"
-            )
-        other = [rank for rank, record in live.items() if record.digests != live[0].digests]
-        if other:
-            raise PlanStale(
-                f"ranks {other} serve another map than rank 0; wait until they agree or restart them"
-            )
-        return rows
-
-    def _offer(
-        self, desired: Desired, left: list[tuple[LayerChange, ...]], wave: int, now_ms: int
-    ) -> Desired:
-        plan = desired.plan
+    def _offer(self, desired: Desired, live: dict[int, LiveRecord], wave: int, now_ms: int) -> Desired:
+        plan, first = desired.plan, live[0]
+        rows = first.physical_to_logical()
+        left = [] if plan is None or rows is None else self._waves(plan, rows)
         if plan is None or not left:
             raise PlanError("nothing is left to move")
         offer = Offer(
             pool=self._facts.pool,
+            run_id=first.run_id,
+            model_digest=first.model_digest,
             term=desired.term,
             plan_id=plan.plan_id,
             wave=wave,

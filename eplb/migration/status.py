@@ -1,50 +1,30 @@
 """Where a migration stands, computed afresh each time from what is desired and what ranks report: nothing is remembered.
 
-``TABLE`` is the whole truth: the first row whose condition holds gives the state.
+This module reads the evidence out of records; what it means is decided by ``eplb.protocol``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from eplb.migration.desired import of_one_run
+from eplb.protocol import ALL_GUARDS, BUSY, Evidence, observe_wave
+from eplb.protocol import WaveState as State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from collectors.facts import PoolFacts
     from eplb.agent.refusal import Refusals
     from eplb.agent.wire import LayerChange, LiveRecord, Offer
     from eplb.migration.desired import Desired
     from eplb.migration.plan import Plan
 
+__all__ = ["MigrationStatus", "State", "observe", "serves_plan"]
+
 GRACE_S = 10.0
 """Ranks count an offer's time from when they first see it, and report every 5 s."""
 
 _HOLDING = frozenset({"staging", "prepared"})
-
-
-class State(StrEnum):
-    """States of a migration in the ``staged`` profile."""
-
-    IDLE = "idle"
-    """Nothing is on offer."""
-    MOVING = "moving"
-    """A wave is on offer; no rank has switched; it can be withdrawn."""
-    IN_DOUBT = "in_doubt"
-    """The vote was taken, or may have been, and not all live maps have come: no abort, no retry."""
-    WAVE_LIVE = "wave_live"
-    """All ranks serve the wave; the plan has more."""
-    ALL_LIVE = "all_live"
-    """All ranks serve the plan."""
-    REFUSED = "refused"
-    """A rank said no, so nobody switched."""
-    EXPIRED = "expired"
-    """No vote was taken in time; nobody switched."""
-    UNVERIFIED = "unverified"
-    """A rank switched and what it read back is not what was asked for, or it left the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,125 +51,23 @@ class MigrationStatus:
     @property
     def busy(self) -> bool:
         """True while no other plan may be offered."""
-        return self.state in (State.MOVING, State.IN_DOUBT, State.WAVE_LIVE)
+        return self.state in BUSY
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What desired and live say, reduced to what the table asks.
-
-    ``switched``, ``waiting`` ranks that serve the wave's targets, and those that do not or are silent; ``mixed`` ranks with
-    some of the wave's layers on target; ``stuck`` ranks that could not go on; ``lost`` ranks that serve neither base nor
-    target; ``holding`` ranks that report staging or prepared for this offer; ``overdue`` its time and the grace are over.
-    """
-
-    offer: Offer | None
-    plan_live: bool
-    switched: tuple[int, ...]
-    mixed: tuple[int, ...]
-    waiting: tuple[int, ...]
-    stuck: tuple[int, ...]
-    lost: tuple[int, ...]
-    holding: tuple[int, ...]
-    refusals: Refusals
-    overdue: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the table: the state, its code, when it holds, and how it is said."""
-
-    state: State
-    code: str
-    holds: Callable[[Evidence], bool]
-    sentence: Callable[[Evidence], str]
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return f"rank{'' if len(ranks) == 1 else 's'} {shown}{more}"
-
-
-def _refusal(evidence: Evidence) -> str:
-    said = "; ".join(f"rank {rank} ({code}): {sentence}" for rank, code, sentence in evidence.refusals[:4])
-    return f"refused, nobody switched: {said}"
-
-
-def _only_expired(evidence: Evidence) -> bool:
-    return bool(evidence.refusals) and all(code == "expired" for _, code, _ in evidence.refusals)
-
-
-TABLE: tuple[Row, ...] = (
-    Row(State.IDLE, "idle", lambda e: e.offer is None, lambda _: "nothing is on offer"),
-    Row(
-        State.UNVERIFIED,
-        "apply_unverified",
-        lambda e: bool(e.stuck),
-        lambda e: (
-            f"{_ranks(e.stuck)} stuck: what was read back is not what was asked for, or the group was left"
-        ),
-    ),
-    Row(
-        State.ALL_LIVE,
-        "applied",
-        lambda e: not e.waiting and e.plan_live,
-        lambda _: "all ranks serve the plan",
-    ),
-    Row(
-        State.WAVE_LIVE,
-        "wave_live",
-        lambda e: not e.waiting,
-        lambda e: f"all ranks serve wave {e.offer.wave + 1} of {e.offer.waves}" if e.offer else "",
-    ),
-    Row(
-        State.IN_DOUBT,
-        "stalled",
-        lambda e: bool(e.switched or e.mixed) and e.overdue,
-        lambda e: (
-            f"switched on {len(e.switched)} ranks, no live map from {_ranks(e.waiting)}: overdue, look at them"
-        ),
-    ),
-    Row(
-        State.IN_DOUBT,
-        "in_doubt",
-        lambda e: bool(e.switched or e.mixed),
-        lambda e: f"switched on {len(e.switched)} ranks, waiting for the live map of {_ranks(e.waiting)}",
-    ),
-    Row(State.EXPIRED, "expired", _only_expired, _refusal),
-    Row(State.REFUSED, "refused", lambda e: bool(e.refusals), _refusal),
-    Row(
-        State.REFUSED,
-        "base_lost",
-        lambda e: bool(e.lost),
-        lambda e: (
-            f"{_ranks(e.lost)} serve neither the offer's base nor its target; plan anew from the live map"
-        ),
-    ),
-    Row(
-        State.IN_DOUBT,
-        "stalled",
-        lambda e: bool(e.holding) and e.overdue,
-        lambda e: (
-            f"{_ranks(e.holding)} still hold an overdue offer, so the vote may have been taken: look at them"
-        ),
-    ),
-    Row(State.EXPIRED, "expired", lambda e: e.overdue, lambda _: "no rank voted on the offer in its time"),
-    Row(
-        State.MOVING,
-        "in_flight",
-        lambda _: True,
-        lambda e: f"wave {e.offer.wave + 1} of {e.offer.waves} is on offer" if e.offer else "",
-    ),
-)
-
-
-def observe(facts: PoolFacts, desired: Desired, live: dict[int, LiveRecord], now_ms: int) -> MigrationStatus:
+def observe(
+    facts: PoolFacts,
+    desired: Desired,
+    live: dict[int, LiveRecord],
+    now_ms: int,
+    *,
+    guards: frozenset[str] = ALL_GUARDS,
+) -> MigrationStatus:
     """Where the migration stands; pure, so that any leader at any time finds the same. ``now_ms``: store time."""
-    present = of_one_run(facts, live)
-    evidence = _gather(facts, desired, present, now_ms)
-    row = next(row for row in TABLE if row.holds(evidence))
-    offer, sentence = evidence.offer, row.sentence(evidence)
+    present = of_one_run(facts, live, guards=guards)
+    offer = _offer_of(facts, desired)
+    evidence = Evidence() if offer is None else _gather(facts, desired, offer, present, now_ms)
+    row = observe_wave(evidence)
+    sentence = row.sentence(evidence)
     if desired.damaged:
         sentence += f"; unreadable in the store, taken as absent: {', '.join(desired.damaged)}"
     versions = [record.map_version for record in present.values()]
@@ -217,32 +95,38 @@ def _serve(records: dict[int, LiveRecord], change: LayerChange) -> bool:
     return all(record.digests[change.layer] == change.target_digest for record in records.values())
 
 
-def _gather(facts: PoolFacts, desired: Desired, live: dict[int, LiveRecord], now_ms: int) -> Evidence:
+def _offer_of(facts: PoolFacts, desired: Desired) -> Offer | None:
+    """What is on offer, if it is for this pool."""
     offer = desired.offer
     if offer is None or offer.pool != facts.pool or any(c.layer >= facts.layers for c in offer.changes):
-        return Evidence(None, plan_live=False, overdue=False, refusals=(), **dict.fromkeys(_RANK_FIELDS, ()))
+        return None
+    return offer
+
+
+def _gather(
+    facts: PoolFacts, desired: Desired, offer: Offer, live: dict[int, LiveRecord], now_ms: int
+) -> Evidence:
     places = {rank: _place(record, offer) for rank, record in live.items()}
     switched = tuple(sorted(rank for rank, place in places.items() if place == "target"))
     first = live.get(0)
     refusals = first.refusals if first and first.offer == offer.key and first.state == "refused" else ()
     limit_ms = desired.offered_ms + (offer.expires_after_s + GRACE_S) * 1000
+    here = {rank: record.state for rank, record in live.items() if record.offer == offer.key}
     return Evidence(
-        offer=offer,
+        on_offer=True,
+        wave=offer.wave,
+        waves=offer.waves,
         plan_live=_plan_live(facts, desired, live, offer),
         switched=switched,
         mixed=tuple(sorted(rank for rank, place in places.items() if place == "mixed")),
         waiting=tuple(rank for rank in range(facts.ranks) if rank not in switched),
         stuck=tuple(sorted(rank for rank, record in live.items() if record.state == "stuck")),
         lost=tuple(sorted(rank for rank, place in places.items() if place == "other")),
-        holding=tuple(
-            sorted(r for r, record in live.items() if record.offer == offer.key and record.state in _HOLDING)
-        ),
+        holding=tuple(sorted(rank for rank, state in here.items() if state in _HOLDING)),
+        committing=tuple(sorted(rank for rank, state in here.items() if state == "committing")),
         refusals=refusals,
         overdue=now_ms > limit_ms,
     )
-
-
-_RANK_FIELDS = ("switched", "mixed", "waiting", "stuck", "lost", "holding")
 
 
 def _plan_live(facts: PoolFacts, desired: Desired, live: dict[int, LiveRecord], offer: Offer) -> bool:

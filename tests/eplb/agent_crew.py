@@ -5,16 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collectors.digests import layer_map_digest
 from collectors.facts import PoolFacts
 from eplb.agent import Agent, LayerChange, LocalLink, Offer, Switched, ThreadGroup, ThreadTransport
+from eplb.agent.digests import DigestTable, expert_digest
 from eplb.agent.memory import own_slots
+from eplb.agent.offers import asked_of
 from eplb.agent.wire import encode_offer
+from eplb.protocol import ALL_GUARDS, Event, Known, RankState, decide_rank
+
+if TYPE_CHECKING:
+    from eplb.agent.live import LiveMap
 
 GATE_STEPS = 20
+RUN_ID = 77
 NAMES = ("w13", "w2", "w13_scale")
 SIZES = {"w13": 96, "w2": 41, "w13_scale": 3}
 FACTS = PoolFacts("p", ranks=4, nodes=2, slots_per_rank=3, experts=8, top_k=2, model_layers=(3, 4, 7))
@@ -105,6 +114,30 @@ def change(facts: PoolFacts, layer: int, base: np.ndarray, target: np.ndarray, s
     )
 
 
+@cache
+def model_digest() -> int:
+    """Digest of the weights that every crew of ``FACTS`` loads."""
+    facts = FACTS
+    digests = [
+        [
+            expert_digest(NAMES, {name: expert_bytes(layer, expert, name) for name in NAMES})
+            for expert in range(facts.experts)
+        ]
+        for layer in range(facts.layers)
+    ]
+    return DigestTable(np.array(digests, dtype=np.uint64), None).model_digest
+
+
+def refused(facts: PoolFacts, live: LiveMap, asked: Offer, term_seen: int = 1):
+    """What the protocol has against taking an offer on a rank of its run and model, or None."""
+    known = Known(
+        pool=facts.pool, run_id=RUN_ID, named_run=RUN_ID, model_digest=model_digest(), term_seen=term_seen,
+        served=tuple(int(live.digests[c.layer]) for c in asked.changes if c.layer in range(facts.layers)),
+    )  # fmt: skip
+    given = asked_of(facts, asked, 1)
+    return decide_rank(RankState.SERVING, Event.ASKED, given, known, guards=ALL_GUARDS).refusal
+
+
 def rotated(row: np.ndarray, facts: PoolFacts = FACTS) -> np.ndarray:
     """The row with every rank's experts handed to the next rank: every slot changes, nothing twins."""
     return np.roll(row, facts.slots_per_rank)
@@ -114,7 +147,7 @@ def offer(facts: PoolFacts, base: np.ndarray, target: np.ndarray, layers=None, *
     layers = range(facts.layers) if layers is None else layers
     changes = tuple(change(facts, layer, base[layer], target[layer]) for layer in layers)
     given = {
-        "pool": facts.pool, "term": 1, "plan_id": "p1", "wave": 0, "waves": 1, "map_version": 1,
+        "pool": facts.pool, "run_id": RUN_ID, "model_digest": model_digest(), "term": 1, "plan_id": "p1", "wave": 0, "waves": 1, "map_version": 1,
         "expires_after_s": 30.0, "changes": changes,
     }  # fmt: skip
     return Offer(**{**given, **fields})
@@ -150,7 +183,7 @@ class Crew:
     def _make(self, rank: int) -> None:
         self.agents[rank] = Agent(
             self.facts, self.groups[rank], self.routes[rank], self.memories[rank], self.rows,
-            run_id=77 if rank == 0 else 0, incarnation=rank, gate_steps=GATE_STEPS, link=self.link,
+            run_id=RUN_ID if rank == 0 else 0, incarnation=rank, gate_steps=GATE_STEPS, link=self.link,
             recorder=self.recorders[rank], staging_bytes_max=self.staging_bytes_max.get(rank), clock=self.clocks[rank],
         )  # fmt: skip
 

@@ -158,7 +158,7 @@ def test_all_ranks_build_the_same_table_and_every_slot_passes_it(memory_type):
     assert (tables[0].probes is None) == (memory_type is CrewMemory)
     for slot in range(FACTS.slots):
         memory = memories[slot // FACTS.slots_per_rank]
-        assert tables[0].check(memory, 1, int(rows[1, slot]), memory.tensors(1, slot)) is None
+        assert tables[0].check_bytes(memory, 1, int(rows[1, slot]), memory.tensors(1, slot)) is None
 
 
 @settings(max_examples=10, deadline=None)
@@ -186,7 +186,7 @@ def test_a_wrong_output_on_the_probe_vector_is_refused_though_the_bytes_are_righ
     memories = [ProbedMemory(FACTS, rank, rows) for rank in range(FACTS.ranks)]
     table = build_everywhere(memories, rows)[0]
     memories[0].probe = lambda layer, tensors: np.array([1.0, 2.0, 3.0])
-    refusal = table.check(memories[0], 0, 0, memories[0].tensors(0, 0))
+    refusal = table.check_probe(memories[0], 0, 0, memories[0].tensors(0, 0))
     assert refusal is not None
     assert refusal.code == "probe_differs"
 

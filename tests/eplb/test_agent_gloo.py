@@ -67,7 +67,7 @@ def run_rank(rank, rendezvous, results):
         transport.__class__ = type("CutTransport", (TorchTransport,), {"exchange": cut})
     link.offer(encode_offer(offer(FACTS, TARGET, BASE, plan_id="p3", term=9, map_version=2)), 9)
     switches = serve(
-        agent, pace, 200_000, lambda: agent.state == "refused" and agent._offer_key.startswith("p3")
+        agent, pace, 200_000, lambda: agent.state == "refused" and agent._standing.offer_key.startswith("p3")
     )
     cut_off = (agent.state, switches, agent.refusals[0][1], weights_are_right(memory, rank, TARGET))
     results.put((rank, moved, kept, cut_off, agent.run_id, refusals))
@@ -121,7 +121,7 @@ def change_minds(rank, rendezvous, results):
         SlowTransport.go.set()
         follow(link, clock, following)
         answered = {(following.key, state) for state in ("switched", "refused", "stuck")}
-        serve(agent, pace, 0, lambda answered=answered: (agent._offer_key, agent.state) in answered)
+        serve(agent, pace, 0, lambda answered=answered: (agent._standing.offer_key, agent.state) in answered)
         answers.append(
             (kept, agent.state, agent.refusals, agent.staging_bytes, weights_are_right(memory, rank, target))
         )

@@ -1,7 +1,6 @@
 """A group of some of the pool's ranks: its members are agreed on, the other ranks' slots stay empty, and refusals name pool ranks."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 from agent_crew import FACTS, CrewMemory, change, offer, start_map
@@ -106,7 +105,7 @@ def test_a_refusal_names_the_rank_of_the_pool():
     agents = start_everywhere(lambda place: LIVING, link=link)
     target = BASE.copy()
     target[:, [0, 6]] = target[:, [6, 0]]
-    agents[1].term_seen = 9
-    link.offer(encode_offer(replace(offer(FACTS, BASE, target), term=1)), 1)
+    agents[1]._standing.term_seen = 9
+    link.offer(encode_offer(offer(FACTS, BASE, target, run_id=5)), 1)
     gate_everywhere(agents, 0)
     assert [(rank, code) for rank, code, _ in agents[0].refusals] == [(2, "old_term")]

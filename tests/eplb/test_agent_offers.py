@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from agent_crew import FACTS, change, offer, rotated, start_map
+from agent_crew import FACTS, change, offer, refused, rotated, start_map
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.digests import layer_map_digest
 from collectors.shares import even_shares
 from eplb.agent.live import LiveMap
-from eplb.agent.offers import already_live, check_offer, offer_digest
+from eplb.agent.offers import already_live, offer_digest
 from eplb.agent.refusal import Refusal, decode_refusals, encode_refusal
 from eplb.agent.wire import Offer, decode_offer, encode_offer
 from eplb.errors import OfferError
@@ -47,7 +47,7 @@ def put(slot: int, expert: int) -> list[int]:
 
 
 def test_a_sound_offer_has_nothing_against_it():
-    assert check_offer(FACTS, live(), GOOD, term_seen=1) is None
+    assert refused(FACTS, live(), GOOD, term_seen=1) is None
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,9 @@ def test_a_sound_offer_has_nothing_against_it():
     [
         (replace(GOOD, pool="q"), "pool_differs"),
         (replace(GOOD, term=0), "old_term"),
+        (replace(GOOD, run_id=76), "run_differs"),
+        (replace(GOOD, model_digest=1), "model_differs"),
+        (replace(GOOD, run_id=-1), "damaged_offer"),
         (replace(GOOD, term="1"), "damaged_offer"),
         (replace(GOOD, term=2**53 + 1), "damaged_offer"),
         (replace(GOOD, wave=1), "damaged_offer"),
@@ -78,13 +81,13 @@ def test_a_sound_offer_has_nothing_against_it():
     ],
 )
 def test_each_fault_is_refused_by_its_own_code(bad, code):
-    refusal = check_offer(FACTS, live(), bad, term_seen=1)
+    refusal = refused(FACTS, live(), bad, term_seen=1)
     assert refusal is not None
     assert refusal.code == code
 
 
 def test_shares_that_add_up_to_one_for_each_expert_are_fine():
-    assert check_offer(FACTS, live(), with_row(TARGET[1], shares=tuple(even_shares(TARGET[1]))), 1) is None
+    assert refused(FACTS, live(), with_row(TARGET[1], shares=tuple(even_shares(TARGET[1]))), 1) is None
 
 
 @given(st.integers(min_value=0, max_value=len(RAW) - 1), st.integers(min_value=1, max_value=255))
@@ -126,7 +129,7 @@ def test_an_offer_of_new_shares_on_the_live_map_asks_for_something():
     shares[[0, 8]] = (0.7, 0.3)
     same_map = change(FACTS, 0, row, row, tuple(shares))
     assert not already_live(FACTS, live(), replace(GOOD, changes=(same_map,)))
-    assert check_offer(FACTS, live(), replace(GOOD, changes=(same_map,)), 1) is None
+    assert refused(FACTS, live(), replace(GOOD, changes=(same_map,)), 1) is None
 
 
 @given(st.text(max_size=300), st.sampled_from(["twin", "base_differs", "internal"]))

@@ -53,7 +53,7 @@ class UnreadableMemory(CrewMemory):
 
 
 def raise_term(crew, rank):
-    crew.agents[rank].term_seen = 99
+    crew.agents[rank]._standing.term_seen = 99
 
 
 def no_memory(crew, rank):
@@ -94,11 +94,12 @@ def run_clock_ahead(crew, rank):
 
 
 def let_go(crew, rank):
-    crew.agents[rank]._release()
+    crew.agents[rank]._standing.release()
 
 
 def hold_another(crew, rank):
-    crew.agents[rank]._hand.digest ^= 1
+    hand = crew.agents[rank]._standing.hand
+    hand.asked = replace(hand.asked, digest=hand.digest ^ 1)
 
 
 BEFORE = {
@@ -237,7 +238,11 @@ def test_MIG_03_MIG_06_waves_after_each_other_leave_every_tensor_right():  # noq
                 FACTS, rows, target, [wave], plan_id=f"p{plan}", wave=wave, waves=3, map_version=plan
             )
             crew.offer(asked)
-            crew.until(lambda agent, asked=asked: agent.state == "switched" and agent._offer_key == asked.key)
+            crew.until(
+                lambda agent, asked=asked: (
+                    agent.state == "switched" and agent._standing.offer_key == asked.key
+                )
+            )
             assert crew.weights_are_right()
             assert {agent.map_version for agent in crew.agents} == {plan if wave == 2 else plan - 1}
         rows = target
@@ -279,7 +284,7 @@ def test_MIG_13_an_unfinished_rank_keeps_all_on_the_old_map_and_its_staging_is_f
     assert {code for _, code, _ in crew.agents[0].refusals} == {"expired"}
     assert [agent.staging_bytes for agent in crew.agents] == held_bytes  # parcels are still to come into it
     gate.set()
-    crew.until(lambda agent: not agent._leaving)
+    crew.until(lambda agent: not agent._standing.leaving)
     assert_nobody_switched(crew)
     crew.offer(replace(GOOD, plan_id="p2"))
     crew.until(lambda agent: agent.state == "switched")
@@ -291,7 +296,7 @@ def test_an_agent_that_is_closed_in_mid_transfer_frees_its_staging_when_the_parc
     crew = Crew(timeout_s=20.0, transports={2: held(go)})
     crew.offer(GOOD)
     crew.gates(2)
-    transfers = [agent._hand.transfer for agent in crew.agents]
+    transfers = [agent._standing.hand.transfer for agent in crew.agents]
     crew.close()
     assert min(agent.staging_bytes for agent in crew.agents) > 0
     go.set()
@@ -461,7 +466,7 @@ def test_a_slot_can_become_empty_and_be_filled_again():
     crew.offer(offer(FACTS, BASE, target))
     crew.settle()
     crew.offer(offer(FACTS, target, BASE, plan_id="p2"))
-    crew.until(lambda agent: agent._offer_key == "p2/0@1" and agent.state == "switched")
+    crew.until(lambda agent: agent._standing.offer_key == "p2/0@1" and agent.state == "switched")
     assert crew.maps() == [BASE.tobytes()] * FACTS.ranks
     assert crew.weights_are_right()
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from agent_crew import FACTS, rotated, start_map
+from agent_crew import FACTS, RUN_ID, model_digest, refused, rotated, start_map
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_agent_rounds import pools_with_two_maps
@@ -13,7 +13,6 @@ from collectors.digests import layer_map_digests
 from collectors.facts import PoolFacts
 from collectors.shares import even_shares
 from eplb.agent.live import LiveMap
-from eplb.agent.offers import check_offer
 from eplb.agent.wire import Offer
 from eplb.errors import OfferError, PlanError, PlanStale
 from eplb.migration import make_plan, waves
@@ -95,8 +94,8 @@ def test_every_wave_fits_staging_and_every_boundary_is_a_sound_map(pool, staging
     live = LiveMap(facts, base, None, 0)
     parts = waves(facts, plan, base, staging_slots=limit)
     for wave, changes in enumerate(parts):
-        offer = Offer(facts.pool, 1, plan.plan_id, wave, len(parts), 1, 30.0, changes)
-        assert check_offer(facts, live, offer, 1) is None
+        offer = Offer(facts.pool, RUN_ID, model_digest(), 1, plan.plan_id, wave, len(parts), 1, 30.0, changes)
+        assert refused(facts, live, offer, 1) is None
         before = live.rows.copy()
         live.replace(changes, (), 1)
         fresh = ((live.rows != before) & (live.rows >= 0)).reshape(facts.layers, facts.ranks, -1)

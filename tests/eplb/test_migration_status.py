@@ -13,7 +13,7 @@ from collectors.facts import PoolFacts
 from eplb.agent.wire import LiveRecord, encode_live, encode_offer
 from eplb.errors import PlanError, PlanStale
 from eplb.migration import Actuator, Desired, State, make_plan, observe, read_desired, read_records
-from eplb.migration.status import TABLE
+from eplb.protocol.wave import STATES
 
 BASE = start_map()
 TARGET = np.stack([rotated(row) for row in BASE])
@@ -69,8 +69,8 @@ def test_without_an_offer_it_is_idle():
 
 
 def test_the_table_ends_with_a_row_that_always_holds_and_names_every_state():
-    assert {row.state for row in TABLE} == set(State)
-    assert TABLE[-1].state is State.MOVING
+    assert {row.state for row in STATES} == set(State)
+    assert STATES[-1].state is State.MOVING
 
 
 def test_an_offer_on_which_nobody_acted_is_moving_and_blocks_other_plans():
@@ -97,7 +97,7 @@ def test_the_plan_is_live_when_all_ranks_serve_its_last_layer():
         actuator.offer_next(shelf.desired(), everywhere(rows_after(wave)), term=1, now_ms=NOW_MS)
     status = state_of(shelf, everywhere(TARGET, version=1))
     assert (status.state, status.map_version, status.layers_live) == (State.ALL_LIVE, 1, (0, 1, 2))
-    actuator.close(shelf.desired(), term=1)
+    actuator.close(shelf.desired(), everywhere(TARGET), term=1, now_ms=NOW_MS)
     assert state_of(shelf, everywhere(TARGET)).state is State.IDLE
     assert shelf.desired().plan == PLAN
 
@@ -107,7 +107,7 @@ def test_MIG_13_nothing_is_live_before_every_rank_says_so():  # noqa: N802
     live = everywhere(rows_after(1))
     live[2] = record(2)
     assert state_of(shelf, live).state is State.IN_DOUBT
-    with pytest.raises(PlanError, match="no next wave"):
+    with pytest.raises(PlanError, match="not_live"):
         actuator.offer_next(shelf.desired(), live, term=1, now_ms=NOW_MS)
     del live[2]
     assert state_of(shelf, live).state is State.IN_DOUBT
@@ -142,7 +142,7 @@ def test_a_refusal_says_who_and_why_and_frees_the_way_for_a_new_plan():
     status = state_of(shelf, live)
     assert (status.state, status.refusals) == (State.REFUSED, ((3, "no_memory", "only 1 byte is allowed"),))
     assert "rank 3 (no_memory): only 1 byte" in status.sentence
-    actuator.withdraw(shelf.desired(), term=1)
+    actuator.withdraw(shelf.desired(), live, term=1, now_ms=NOW_MS)
     assert state_of(shelf, live).state is State.IDLE
     actuator.begin(make_plan(FACTS, BASE, TARGET, created_ms=9), shelf.desired(), live, term=1, now_ms=NOW_MS)
     assert state_of(shelf, live).state is State.MOVING
@@ -254,9 +254,9 @@ class Daemon:
         elif state is State.WAVE_LIVE:
             self.actuator.offer_next(desired, live, **when)
         elif state is State.ALL_LIVE:
-            self.actuator.close(desired, term=self.term)
+            self.actuator.close(desired, live, **when)
         elif state in (State.REFUSED, State.EXPIRED):
-            self.actuator.withdraw(desired, term=self.term)
+            self.actuator.withdraw(desired, live, **when)
         asked = self.shelf.desired().offer
         self.crew.link.offer(None if asked is None else encode_offer(asked), self.term)
 
