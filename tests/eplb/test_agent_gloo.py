@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from agent_crew import FACTS, NAMES, Clock, CrewMemory, expert_bytes, offer, rotated, start_map
+from agent_crew import FACTS, NAMES, RUN_ID, Clock, CrewMemory, expert_bytes, offer, rotated, start_map
 
 from collectors.digests import layer_map_digests
 from eplb.agent import Agent, LocalLink
@@ -53,7 +53,7 @@ def run_rank(rank, rendezvous, results):
     gate, pace = TorchGroup.create(timeout_s=20.0), TorchGroup.create(timeout_s=30.0)
     transport = TorchTransport.create(timeout_s=4.0)
     memory, link = CrewMemory(FACTS, rank, BASE), LocalLink()
-    agent = Agent(FACTS, gate, transport, memory, BASE, run_id=rank, incarnation=rank, link=link)
+    agent = Agent(FACTS, gate, transport, memory, BASE, run_id=RUN_ID + rank, incarnation=rank, link=link)
     link.offer(encode_offer(offer(FACTS, BASE, TARGET)), 1)
     switches = serve(agent, pace, 0, lambda: agent.state in {"switched", "refused", "stuck"})
     moved = (agent.state, switches, agent.layer_digests.tolist(), weights_are_right(memory, rank, TARGET))
@@ -107,7 +107,9 @@ def change_minds(rank, rendezvous, results):
     transport = (SlowTransport if rank == 1 else TorchTransport).create(timeout_s=20.0)
     clock = Clock()
     memory, link = CrewMemory(FACTS, rank, BASE), LocalLink(clock)
-    agent = Agent(FACTS, gate, transport, memory, BASE, run_id=1, incarnation=rank, link=link, clock=clock)
+    agent = Agent(
+        FACTS, gate, transport, memory, BASE, run_id=RUN_ID, incarnation=rank, link=link, clock=clock
+    )
     base, target, answers = BASE, TARGET, []
     for turn, reason in enumerate((withdraw, pass_time, follow)):
         SlowTransport.go.clear()
@@ -160,7 +162,7 @@ def test_real_processes_switch_together_and_one_that_refuses_or_fails_holds_all(
         assert kept == ("refused", 0, wanted, True)
         # A rank that still waits for its peer when rank 0 has given up hears that the offer is gone.
         assert cut_off in {("refused", 0, "transfer_failed", True), ("refused", 0, "withdrawn", True)}
-        assert run_id == 0
+        assert run_id == RUN_ID  # that of rank 0 counts
         assert [(rank, code) for rank, code, _ in refusals] == [(2, "old_term")]
 
 
