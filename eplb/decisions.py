@@ -33,6 +33,7 @@ class Code(StrEnum):
     PLANNING_FAILED = "planning_failed"
     GAIN_TOO_SMALL = "gain_too_small"
     PLAN_STALE = "plan_stale"
+    NEEDS_STAGING = "needs_staging"
     ADVISED = "advised"
     OFFERED = "offered"
     WAVE_LIVE = "wave_live"
