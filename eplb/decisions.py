@@ -55,7 +55,7 @@ class PlanFacts:
     """A plan in numbers.
 
     ``ratio_before`` and ``ratio_after``: mean over held-out slices and layers of max/mean under the live map and under the plan.
-    ``gain`` their difference. ``solve_s`` how long the solver took. ``bytes`` weights to move, 0 while the size of an expert is unknown.
+    ``gain`` their difference. ``solve_s`` how long the solver took; ``seconds`` how long moving is predicted to take, None = unknown. ``bytes`` weights to move, 0 while the size of an expert is unknown.
     """
 
     plan_id: str
@@ -68,6 +68,7 @@ class PlanFacts:
     slices_planned: int
     slices_held_out: int
     solve_s: float = 0.0
+    seconds: float | None = None
     reasons: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -11,7 +11,8 @@ from eplb.assess import served_by
 from eplb.controller import Answer
 from eplb.decisions import Code, PlanFacts
 from eplb.errors import NeedsStaging, PlanError
-from eplb.migration import make_plan, wave_slots
+from eplb.migration import make_plan
+from eplb.migration.duration import Links, predicted_seconds
 from eplb.planner import PlanRequest, PlanResult
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Planning:
         self._facts, self._config, self._solver = facts, config, solver
         self._base: NDArray[np.int32] | None = None
         self._load: NDArray[np.float64] | None = None
+        self._links = Links.of(config.migration, None)
         self.plan: Plan | None = None
 
     @property
@@ -66,6 +68,7 @@ class Planning:
             raise PlanError("rank 0 has not reported the live map; wait for its record")
         facts, settings = self._facts, self._config.solver
         tokens = view.tokens[served_by(view, ranks.live_digest)]
+        self._links = Links.of(self._config.migration, view.step_us)
         self._base, self._load = rows, tokens.sum(axis=0).astype(np.float64)
         self._solver.start(
             PlanRequest(
@@ -101,6 +104,7 @@ class Planning:
             map_version=1 + max(ranks.map_version, desired.map_version),
             moves=self.plan.moves,
             bytes=self.plan.bytes,
+            seconds=predicted_seconds(self._facts, self._links, self.plan, base, self._config.wave_slots()),
             ratio_before=result.ratio_before,
             ratio_after=result.ratio_after,
             bound=result.bound,
@@ -122,7 +126,6 @@ class Planning:
         return write_advice(folder, self._facts, self.plan, self._base)
 
     def _plan_from(self, result: PlanResult, base: NDArray[np.int32], ranks: LiveRanks, now_ms: int) -> Plan:
-        moving = self._config.migration
         return make_plan(
             self._facts,
             base,
@@ -131,7 +134,7 @@ class Planning:
             shares=result.shares if self._config.dispatch == "weighted" else None,
             base_shares=ranks.shares,
             load=self._load,
-            wave_slots=wave_slots(self._facts, moving.staging_slots, moving.bytes_per_rank),
+            wave_slots=self._config.wave_slots(),
             gain_ratio=result.ratio_before - result.ratio_after,
             reasons=result.reasons,
         )

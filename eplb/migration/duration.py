@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from eplb.agent.rounds import contention_free_rounds, node_of_rank, wave_copies
+from eplb.errors import OfferError
+from eplb.migration.waves import waves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +20,29 @@ if TYPE_CHECKING:
     from collectors.facts import PoolFacts
     from eplb.agent.rounds import Copy
     from eplb.agent.wire import LayerChange
+    from eplb.migration.plan import Plan
+
+
+class MigrationSettings(Protocol):
+    """The settings of migration that durations depend on."""
+
+    @property
+    def gate_steps(self) -> int:
+        """Group forwards between two gates."""
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """One rank's link to another node."""
+
+    @property
+    def node_link_bytes_per_s(self) -> float:
+        """One rank's link inside its node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
     """What moving costs: bytes per second of one rank's link inside a node and between nodes, and of a copy within a rank;
-    ``round_s`` latency of one round; ``gate_s`` time between two gates, in which a switch waits for its vote.
+    ``round_s`` latency of one round (two ends, a thread each); ``gate_s`` time between two gates, in which a switch waits for its vote.
     """
 
     node_bytes_per_s: float
@@ -31,6 +50,15 @@ class Links:
     copy_bytes_per_s: float = 2e9
     round_s: float = 1e-3
     gate_s: float = 0.0
+
+    @classmethod
+    def of(cls, settings: MigrationSettings, step_us: float | None) -> Links:
+        """From a pool's settings and its mean step time in microseconds; None = not measured, then gates cost nothing."""
+        return cls(
+            node_bytes_per_s=settings.node_link_bytes_per_s,
+            bytes_per_s=settings.link_bytes_per_s,
+            gate_s=settings.gate_steps * (step_us or 0.0) / 1e6,
+        )
 
 
 def wave_seconds(facts: PoolFacts, links: Links, copies: Sequence[Copy]) -> float:
@@ -68,6 +96,18 @@ def plan_seconds(
         for change in part:
             rows[change.layer] = change.target
     return total
+
+
+def predicted_seconds(
+    facts: PoolFacts, links: Links, plan: Plan, live: NDArray[np.int32], wave_slots: int
+) -> float | None:
+    """Predicted seconds of a whole plan from its base, int32 [layers, slots]; None = some expert has no holder to copy from."""
+    try:
+        return plan_seconds(
+            facts, links, live, waves(facts, plan, live, plan.base_digests, staging_slots=wave_slots)
+        )
+    except OfferError:
+        return None
 
 
 def layers_in_budget(layer_bytes: int, *, link_bytes_per_s: float, budget_s: float) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from collectors.facts import PoolFacts
     from eplb.window import WindowView
 
 STEPS_MIN = 5
@@ -32,6 +33,11 @@ class PaceRules:
     least_bytes: int
     most_bytes: int
     slowdown: float
+
+    @classmethod
+    def of(cls, facts: PoolFacts, slowdown: float, wave_slots: int) -> PaceRules:
+        """From the pool's shape and the most experts that one wave may bring to a rank; all 0 while their size is unknown."""
+        return cls(facts.bytes_per_expert, wave_slots * facts.bytes_per_expert, slowdown)
 
 
 @dataclass(frozen=True, slots=True)
