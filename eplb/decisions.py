@@ -33,6 +33,7 @@ class Code(StrEnum):
     PLANNING_FAILED = "planning_failed"
     GAIN_TOO_SMALL = "gain_too_small"
     PLAN_STALE = "plan_stale"
+    NEEDS_STAGING = "needs_staging"
     ADVISED = "advised"
     OFFERED = "offered"
     WAVE_LIVE = "wave_live"
@@ -54,7 +55,7 @@ class PlanFacts:
     """A plan in numbers.
 
     ``ratio_before`` and ``ratio_after``: mean over held-out slices and layers of max/mean under the live map and under the plan.
-    ``gain`` their difference. ``solve_s`` how long the solver took. ``bytes`` weights to move, 0 while the size of an expert is unknown.
+    ``gain`` their difference. ``solve_s`` how long the solver took; ``seconds`` how long moving is predicted to take, None = unknown. ``bytes`` weights to move, 0 while the size of an expert is unknown.
     """
 
     plan_id: str
@@ -67,6 +68,7 @@ class PlanFacts:
     slices_planned: int
     slices_held_out: int
     solve_s: float = 0.0
+    seconds: float | None = None
     reasons: tuple[tuple[str, str], ...] = ()
 
     @property

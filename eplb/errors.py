@@ -9,7 +9,8 @@
     ├── WindowError           counts cannot be brought together
     ├── ReplayError           a trace cannot be replayed as asked
     ├── PlanError
-    │   └── PlanStale         the live map is no longer the plan's base
+    │   ├── PlanStale         the live map is no longer the plan's base
+    │   └── NeedsStaging      a change fits into no wave of the size that is allowed
     └── MigrationError
         ├── ProtocolError     the transition table has no row for what happened
         ├── OfferError        an offer is damaged or does not fit this pool
@@ -60,6 +61,17 @@ class PlanError(EplbError):
 
 class PlanStale(PlanError):  # noqa: N818
     """The live map is no longer the plan's base."""
+
+
+class NeedsStaging(PlanError):  # noqa: N818
+    """No order of a layer's parts fits into waves of ``limit`` arrivals on a rank; ``slots`` are the fewest that do."""
+
+    def __init__(self, layer: int, slots: int, limit: int) -> None:
+        super().__init__(
+            f"layer {layer}: needs_staging({slots}): waves may bring {limit} experts to a rank, this layer needs {slots}; "
+            "raise migration.staging_slots or migration.bytes_per_rank"
+        )
+        self.slots = slots
 
 
 class MigrationError(EplbError):

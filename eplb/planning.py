@@ -10,8 +10,9 @@ from eplb.advice import write_advice
 from eplb.assess import served_by
 from eplb.controller import Answer
 from eplb.decisions import Code, PlanFacts
-from eplb.errors import PlanError
+from eplb.errors import NeedsStaging, PlanError
 from eplb.migration import make_plan
+from eplb.migration.duration import Links, predicted_seconds
 from eplb.planner import PlanRequest, PlanResult
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Planning:
     def __init__(self, facts: PoolFacts, config: PoolConfig, solver: Solver) -> None:
         self._facts, self._config, self._solver = facts, config, solver
         self._base: NDArray[np.int32] | None = None
+        self._load: NDArray[np.float64] | None = None
+        self._links = Links.of(config.migration, None)
         self.plan: Plan | None = None
 
     @property
@@ -52,7 +55,7 @@ class Planning:
 
     def forget(self) -> None:
         """The plan is done, refused or another's."""
-        self.plan, self._base = None, None
+        self.plan, self._base, self._load = None, None, None
 
     def ask(self, view: WindowView, ranks: LiveRanks) -> None:
         """Ask for a plan from the live map, on the slices that it served.
@@ -64,10 +67,12 @@ class Planning:
         if rows is None:
             raise PlanError("rank 0 has not reported the live map; wait for its record")
         facts, settings = self._facts, self._config.solver
-        self._base = rows
+        tokens = view.tokens[served_by(view, ranks.live_digest)]
+        self._links = Links.of(self._config.migration, view.step_us)
+        self._base, self._load = rows, tokens.sum(axis=0).astype(np.float64)
         self._solver.start(
             PlanRequest(
-                tokens=view.tokens[served_by(view, ranks.live_digest)],
+                tokens=tokens,
                 current=rows,
                 shares=ranks.shares,
                 ranks=facts.ranks,
@@ -90,6 +95,8 @@ class Planning:
             return _failed(result)
         try:
             self.plan = self._plan_from(result, base, ranks, now_ms)
+        except NeedsStaging as error:
+            return Answer(None, Code.NEEDS_STAGING, str(error))
         except PlanError as error:
             return Answer(None, Code.PLAN_STALE, str(error))
         facts = PlanFacts(
@@ -97,6 +104,7 @@ class Planning:
             map_version=1 + max(ranks.map_version, desired.map_version),
             moves=self.plan.moves,
             bytes=self.plan.bytes,
+            seconds=predicted_seconds(self._facts, self._links, self.plan, base, self._config.wave_slots()),
             ratio_before=result.ratio_before,
             ratio_after=result.ratio_after,
             bound=result.bound,
@@ -125,6 +133,8 @@ class Planning:
             created_ms=now_ms,
             shares=result.shares if self._config.dispatch == "weighted" else None,
             base_shares=ranks.shares,
+            load=self._load,
+            wave_slots=self._config.wave_slots(),
             gain_ratio=result.ratio_before - result.ratio_after,
             reasons=result.reasons,
         )

@@ -24,6 +24,7 @@ from eplb.errors import (
 from eplb.gate import Verdict, refuse
 from eplb.journal import Journal
 from eplb.migration import Actuator, observe, read_desired
+from eplb.migration.pace import Pacer, PaceRules
 from eplb.migration.status import State as Migration
 from eplb.migration.status import serves_plan
 from eplb.planning import Planning
@@ -70,6 +71,7 @@ class Pool:
             staging_slots=config.migration.staging_slots,
             bytes_per_rank=config.migration.bytes_per_rank,
         )
+        self._pacer = Pacer(PaceRules.of(self.facts, config.migration.slowdown, config.wave_slots()))
         self._advice_folder = advice_folder
         self._log = structlog.get_logger("eplb").bind(pool=config.name)
         self._journal = Journal(self._log, self.store.append_log)
@@ -247,7 +249,8 @@ class Pool:
             # The answer to our last write was lost, but the write itself was not.
             return Movement(str(Migration.ALL_LIVE), "all ranks serve the plan")
         codes = {code for _, code, _ in status.refusals}
-        return Movement(str(status.state), status.sentence, term_refused=codes == {str(RefusalCode.OLD_TERM)})
+        sentence = "; ".join(filter(None, (status.sentence, self._pacer.pace.sentence)))
+        return Movement(str(status.state), sentence, term_refused=codes == {str(RefusalCode.OLD_TERM)})
 
     def _realised_gain(self, known: Known) -> float | None:
         """Ratio that the map before the plan would show on the slices since the switch, minus the measured one."""
@@ -291,6 +294,9 @@ class Pool:
         term, desired, live = self._lease.term, known.desired, known.ranks.records
         if term is None:
             raise PlanError("the lease ran out in the middle of the cycle; the next leader goes on")
+        if action is not Action.OFFER_AGAIN:
+            offers = action is Action.OFFER_NEXT
+            self._actuator.pace_bytes = self._pacer.turn(known.view, offers=offers)
         if action is Action.OFFER_NEXT and self._planning.plan is not None and desired.offer is None:
             rows = known.ranks.rows
             self._before = None if rows is None else Placement(rows, known.ranks.shares)

@@ -20,7 +20,10 @@ from eplb.config.sections import (
     StoreConfig,
     WindowConfig,
 )
+from eplb.errors import PlanError
 from eplb.formats.layers import MOST_LAYERS
+from eplb.migration.memory import check_headroom, memory_estimate
+from eplb.migration.waves import wave_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -137,7 +140,15 @@ class PoolConfig(Section):
                 f"slots_per_rank {self.topology.slots_per_rank} is more than the {self.model.experts} experts, and no "
                 "expert may lie twice on a rank; lower slots_per_rank"
             )
+        try:
+            check_headroom(memory_estimate(self.facts(), self.wave_slots()), self.migration.headroom_bytes)
+        except PlanError as error:
+            raise ValueError(str(error)) from error
         return self
+
+    def wave_slots(self) -> int:
+        """Most experts that one wave may bring to a rank."""
+        return wave_slots(self.facts(), self.migration.staging_slots, self.migration.bytes_per_rank)
 
     def facts(self) -> PoolFacts:
         """The shape of the pool as ranks and window see it."""

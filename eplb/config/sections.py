@@ -153,6 +153,15 @@ class MigrationConfig(Section):
     """Spare slots a rank has for a wave; empty = the arrivals of one whole layer."""
     bytes_per_rank: int | None = Field(default=None, ge=1)
     """Most bytes that one wave sends to one rank; empty = no limit but staging_slots."""
+    slowdown: float = Field(default=0.5, gt=0)
+    """Rise of the 95th percentile of step times during a wave, 0.5 = half as long again, above which the next wave is halved."""
+    link_bytes_per_s: float = Field(default=1.25e9, gt=0)
+    """Bytes per second from one rank to another on another node, for predicted times. Weights travel through host memory over
+    TCP: a rank's eighth of a 100 Gbit/s adapter is 1.56 GB/s, of which TCP leaves about 80 %."""
+    node_link_bytes_per_s: float = Field(default=2.5e9, gt=0)
+    """The same inside a node. A copy through host memory and a socket is far below NVLink (450 GB/s) or PCIe (64 GB/s)."""
+    headroom_bytes: int | None = Field(default=None, ge=0)
+    """Memory of a rank for redundant experts and staging; a pool that needs more is refused at start. Empty = unknown."""
 
 
 class AlertConfig(Section):

@@ -48,6 +48,8 @@ class Actuator:
         self._staging_slots = staging_slots
         self._bytes_per_rank = bytes_per_rank
         self._guards = guards
+        self.pace_bytes: int | None = None
+        """Bytes that the next wave should bring to a rank at most; see :mod:`eplb.migration.pace`."""
 
     def observe(self, desired: Desired, live: dict[int, LiveRecord], now_ms: int) -> MigrationStatus:
         """Where the migration stands; see :func:`eplb.migration.status.observe`."""
@@ -60,7 +62,7 @@ class Actuator:
 
         Raises:
             PlanStale: ranks are missing or disagree, or the live map is not the plan's base.
-            PlanError: a wave is on offer, the plan changes nothing, or a layer does not fit into staging.
+            PlanError: a wave is on offer, the plan changes nothing, or a link does not fit into staging.
         """
         present = self._allow(Act.BEGIN, plan, desired, live, now_ms)
         version = 1 + max([desired.map_version, *(record.map_version for record in present.values())])
@@ -135,15 +137,23 @@ class Actuator:
         kind = PlanStale if refusal.code is Code.STALE else PlanError
         raise kind(f"{name}{act} is refused ({refusal.code}): {refusal.sentence}")
 
-    def _waves(self, plan: Plan, rows: NDArray[np.int32]) -> list[tuple[LayerChange, ...]]:
+    def _waves(
+        self, plan: Plan, rows: NDArray[np.int32], digests: tuple[int, ...]
+    ) -> list[tuple[LayerChange, ...]]:
         return waves(
-            self._facts, plan, rows, staging_slots=self._staging_slots, bytes_per_rank=self._bytes_per_rank
+            self._facts,
+            plan,
+            rows,
+            digests,
+            staging_slots=self._staging_slots,
+            bytes_per_rank=self._bytes_per_rank,
+            pace_bytes=self.pace_bytes,
         )
 
     def _offer(self, desired: Desired, live: dict[int, LiveRecord], wave: int, now_ms: int) -> Desired:
         plan, first = desired.plan, live[0]
         rows = first.physical_to_logical()
-        left = [] if plan is None or rows is None else self._waves(plan, rows)
+        left = [] if plan is None or rows is None else self._waves(plan, rows, first.digests)
         if plan is None or not left:
             raise PlanError("nothing is left to move")
         offer = Offer(

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from eplb.agent.wire import LiveRecord, Offer, decode_live, decode_offer, encode_offer
 from eplb.errors import OfferError
-from eplb.migration.plan import Plan, decode_plan, encode_plan
+from eplb.migration.plan_wire import decode_plan, encode_plan
 from eplb.protocol import ALL_GUARDS, ranks_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from collectors.facts import PoolFacts
+    from eplb.migration.plan import Plan
 
 T = TypeVar("T")
 

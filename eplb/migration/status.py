@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eplb.migration.desired import of_one_run
+from eplb.migration.plan import last_changes, plan_is_live
 from eplb.protocol import ALL_GUARDS, BUSY, Evidence, observe_wave
 from eplb.protocol import WaveState as State
 
@@ -75,7 +76,7 @@ def observe(
     if offer is None:
         return status
     everywhere = len(present) == facts.ranks
-    planned = desired.plan.changes if desired.plan else offer.changes
+    planned = last_changes(desired.plan) if desired.plan else offer.changes
     return MigrationStatus(
         state=row.state,
         code=row.code,
@@ -137,7 +138,7 @@ def _plan_live(facts: PoolFacts, desired: Desired, live: dict[int, LiveRecord], 
 
 def serves_plan(facts: PoolFacts, plan: Plan, live: dict[int, LiveRecord]) -> bool:
     """Whether all ranks of the group report that they serve every layer of the plan."""
-    return len(live) == facts.ranks and all(_serve(live, change) for change in plan.changes)
+    return len(live) == facts.ranks and all(plan_is_live(plan, record.digests) for record in live.values())
 
 
 def _place(record: LiveRecord, offer: Offer) -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eplb.window.rekey import rekeyed
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -99,11 +101,10 @@ class Intervals:
 
     def adopt(self, other: Intervals, layers: NDArray[np.int64]) -> None:
         """Take over the tokens by expert of another topology; ``layers`` as for ``StepRing.adopt``."""
-        known = layers >= 0
         for number, theirs in other._intervals.items():
             for phase, sums in theirs.phases.items():
                 ours = self.sums_at(number * self.length_ms, phase)
-                ours.logical[known] = sums.logical[layers[known]]
+                ours.logical[:] = rekeyed(sums.logical, layers)
                 ours.tokens, ours.rank_steps = sums.tokens, sums.rank_steps
 
     def steps(self, how: str) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.facts import Kind, Phase
+from eplb.window.rekey import rekeyed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,14 +163,12 @@ class StepRing:
 
         ``layers`` int64 [layers]: place of each of our layers among theirs, -1 = they have none.
         """
-        known = layers >= 0
         for place in range(max(0, len(rows.group_steps) - self._size), len(rows.group_steps)):
             at = self._stored % self._size
             for name in StepRows.__slots__:
                 if name not in ("tokens", "load_max", "load_sum"):
                     getattr(self._rows, name)[at] = getattr(rows, name)[place]
-            self._rows.tokens[at] = 0
-            self._rows.tokens[at, known] = rows.tokens[place, layers[known]]
+            self._rows.tokens[at] = rekeyed(rows.tokens[place], layers)
             self._rows.load_max[at] = self._rows.load_sum[at] = np.nan
             self._rows.run_orders[at] = self._run_order(int(rows.run_ids[place]))
             self._stored += 1

@@ -19,6 +19,7 @@ from eplb.window.intervals import Intervals
 from eplb.window.lives import Lives
 from eplb.window.maps import MapRegistry
 from eplb.window.reading import Reading, read
+from eplb.window.rekey import layer_places
 from eplb.window.sequence import Arrival
 from eplb.window.size import WINDOW_BYTES, check_size
 from eplb.window.steps import StepRing, StepRows
@@ -161,8 +162,7 @@ class Window:
         kind, sampled_ms = self.kind, self._sampled_ms
         self._keep_counts()
         self._begin(facts)
-        places = {layer: place for place, layer in enumerate(old.model_layers)}
-        layers = np.array([places.get(layer, -1) for layer in facts.model_layers], dtype=np.int64)
+        layers = layer_places(old.model_layers, facts.model_layers)
         self._intervals.adopt(intervals, layers)
         if rows is not None and kind is not None:
             self._admission.kind = kind

@@ -1,6 +1,7 @@
 """Sources and rounds: everything arrives once, from a holder, and nobody is asked twice in a round."""
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.facts import PoolFacts
-from eplb.agent.rounds import Arrival, Copy, contention_free_rounds, own_arrivals, wave_copies
+from eplb.agent.rounds import (
+    Arrival,
+    Copy,
+    contention_free_rounds,
+    fewest_rounds,
+    node_of_rank,
+    own_arrivals,
+    wave_copies,
+)
 from eplb.errors import OfferError
 
 
@@ -81,19 +90,67 @@ def test_a_rank_sends_an_expert_once_to_a_destination_and_never_what_is_there_al
 
 
 @settings(max_examples=150)
-@given(pools_with_two_maps())
-def test_rounds_are_as_many_as_the_busiest_end_needs_and_free_of_contention(pool):
+@given(pools_with_two_maps(), st.integers(min_value=1, max_value=6))
+def test_rounds_are_as_few_as_busiest_end_and_batch_size_allow_and_free_of_contention(pool, limit):
     facts, base, target = pool
     copies = all_copies(facts, base, target)
-    rounds = contention_free_rounds(facts, copies, limit=1000)
+    rounds = contention_free_rounds(facts, copies, limit)
     between = [c for c in copies if rank_of(facts, c.source) != rank_of(facts, c.destination)]
     assert sorted((c for part in rounds for c in part), key=lambda c: c.index) == between
     busiest = Counter(("out", rank_of(facts, c.source)) for c in between)
     busiest += Counter(("in", rank_of(facts, c.destination)) for c in between)
-    assert len(rounds) == max(busiest.values(), default=0)
+    assert len(rounds) == max(max(busiest.values(), default=0), -(-len(between) // limit))
+    assert fewest_rounds(facts, copies, limit) == len(rounds)
     for part in rounds:
+        assert len(part) <= limit
         assert len({rank_of(facts, c.source) for c in part}) == len(part)
         assert len({rank_of(facts, c.destination) for c in part}) == len(part)
+
+
+@settings(max_examples=150, deadline=None)
+@given(pools_with_two_maps())
+def test_the_busiest_sender_sends_no_more_than_in_the_best_of_all_choices(pool):
+    """Against all choices among the nearest holders."""
+    facts, base, target = pool
+    between = [
+        c
+        for c in all_copies(facts, base, target)
+        if rank_of(facts, c.source) != rank_of(facts, c.destination)
+    ]
+    choices = []
+    for copy in between:
+        holders = {rank_of(facts, int(slot)) for slot in np.flatnonzero(base[copy.layer] == copy.expert)}
+        node = node_of_rank(facts, rank_of(facts, copy.destination))
+        near = {rank for rank in holders if node_of_rank(facts, rank) == node}
+        assert rank_of(facts, copy.source) in (near or holders)
+        choices.append(sorted(near or holders))
+    if not between or np.prod([len(x) for x in choices], dtype=float) > 3000:
+        return
+    best = min(max(Counter(choice).values()) for choice in product(*choices))
+    assert max(Counter(rank_of(facts, c.source) for c in between).values()) == best
+
+
+@settings(max_examples=50)
+@given(pools_with_two_maps(), st.randoms())
+def test_every_rank_computes_the_same_rounds_whatever_order_the_offer_has(pool, random):
+    facts, base, target = pool
+    changes = [change(facts, layer, base[layer], target[layer]) for layer in range(facts.layers)]
+    first = contention_free_rounds(facts, wave_copies(facts, base, changes))
+    random.shuffle(changes)
+    assert contention_free_rounds(facts, wave_copies(facts, base.copy(), changes)) == first
+
+
+def test_a_rank_that_left_neither_sends_nor_receives():
+    facts = PoolFacts("p", 3, 1, 2, 4, 1, (0,))
+    base = np.array([[0, 1, 2, 3, 0, 1]], dtype=np.int32)
+    target = base.copy()
+    target[0, 2] = 0
+    asked = [change(facts, 0, base[0], target[0])]
+    assert {c.source for c in wave_copies(facts, base, asked, members=(1, 2))} == {4}
+    with pytest.raises(OfferError, match="has left the group"):
+        wave_copies(facts, base, asked, members=(0, 2))
+    with pytest.raises(OfferError, match="expert 0: no slot"):
+        wave_copies(facts, base, asked, members=(1,))
 
 
 def test_MIG_04_a_large_batch_is_cut_by_global_order_the_same_on_both_ends():  # noqa: N802

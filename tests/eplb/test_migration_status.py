@@ -13,10 +13,11 @@ from collectors.facts import PoolFacts
 from eplb.agent.wire import LiveRecord, encode_live, encode_offer
 from eplb.errors import PlanError, PlanStale
 from eplb.migration import Actuator, Desired, State, make_plan, observe, read_desired, read_records
+from eplb.migration.align import aligned
 from eplb.protocol.wave import STATES
 
 BASE = start_map()
-TARGET = np.stack([rotated(row) for row in BASE])
+TARGET, _ = aligned(FACTS, BASE, np.stack([rotated(row) for row in BASE]))
 PLAN = make_plan(FACTS, BASE, TARGET, created_ms=1000)
 NOW_MS = 5000
 LATE_MS = NOW_MS + 1_000_000
