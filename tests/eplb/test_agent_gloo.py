@@ -58,11 +58,11 @@ def run_rank(rank, rendezvous, results):
     switches = serve(agent, pace, 0, lambda: agent.state in {"switched", "refused", "stuck"})
     moved = (agent.state, switches, agent.layer_digests.tolist(), weights_are_right(memory, rank, TARGET))
     if rank == 2:
-        agent.term_seen = 9
+        agent._standing.term_seen = 9
     link.offer(encode_offer(offer(FACTS, TARGET, BASE, plan_id="p2", map_version=2)), 1)
     switches = serve(agent, pace, 100_000, lambda: agent.state == "refused")
     kept = (agent.state, switches, agent.layer_digests.tolist(), weights_are_right(memory, rank, TARGET))
-    refusals, agent.term_seen = agent.refusals, 9
+    refusals, agent._standing.term_seen = agent.refusals, 9
     if rank == 1:
         transport.__class__ = type("CutTransport", (TorchTransport,), {"exchange": cut})
     link.offer(encode_offer(offer(FACTS, TARGET, BASE, plan_id="p3", term=9, map_version=2)), 9)
