@@ -14,7 +14,9 @@
     └── MigrationError
         ├── ProtocolError     the transition table has no row for what happened
         ├── OfferError        an offer is damaged or does not fit this pool
-        └── TransferError     weights did not arrive as they were sent
+        ├── TransferError     weights did not arrive as they were sent
+        ├── GroupTooSmall     the members have fewer slots than experts
+        └── ExpertLost        no member holds an expert, and it cannot be loaded again
 
 Each message says what, where, and what to do. The solver's own errors stand in ``placement.errors``, the collectors' in
 ``collectors.errors``.
@@ -88,3 +90,11 @@ class OfferError(MigrationError):
 
 class TransferError(MigrationError):
     """Weights did not arrive as they were sent."""
+
+
+class GroupTooSmall(MigrationError):  # noqa: N818
+    """The members have fewer slots than experts."""
+
+
+class ExpertLost(MigrationError):  # noqa: N818
+    """No member holds an expert, and it cannot be loaded again."""

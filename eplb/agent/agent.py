@@ -11,6 +11,7 @@ from eplb.agent.gate import Gate
 from eplb.agent.hand import APPLY_WAIT_S, Hand, make_room, read_offer
 from eplb.agent.header import UNKNOWN_STEP, Action, Header, encode_header
 from eplb.agent.membership import agree_on_members, stray_slot
+from eplb.agent.mending import mend
 from eplb.agent.offers import offer_digest
 from eplb.agent.refusal import Code, Refusal, Refusals
 from eplb.agent.registration import Start, register
@@ -41,7 +42,8 @@ class Agent:
     ``physical_to_logical``: int32 [layers, slots], the map that is served now. ``shares``: float64 [layers, slots] or
     None while dispatch is not weighted. ``run_id``: the first member's is the one that counts; every life of the group has its own.
     ``members`` pool ranks by place in the group, None = all of the pool; the slots of other ranks are empty. ``table`` that
-    of an earlier life, whose weights ``reform`` has checked; None = made now from what stands in the slots. ``staging_bytes_max`` bounds the
+    of an earlier life, whose weights ``reform`` has checked; None = made now from what stands in the slots; ``term_seen`` and
+    ``reloaded`` are those of ``reform`` too. ``staging_bytes_max`` bounds the
     memory beside the live storage, in bytes; None = a wave may take what it needs. The engine starts and stops ``link``.
     ``guards`` names of the guards that hold (``eplb.protocol``); fewer than all are for negative controls.
 
@@ -74,6 +76,8 @@ class Agent:
         staging_bytes_max: int | None = None,
         members: Sequence[int] | None = None,
         table: DigestTable | None = None,
+        term_seen: int = 0,
+        reloaded: Sequence[tuple[int, int, int]] = (),
         guards: frozenset[str] = ALL_GUARDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,7 +96,10 @@ class Agent:
             link.serve(first=self._first)
         self._standing = Standing(self.rank, guards, Profile.STAGED)
         self._chooser = First(facts, link, self._live, self._standing, clock)
-        self._reporter = None if link is None else Reporter(link, self._side, self.run_id, incarnation)
+        self._standing.term_seen = term_seen
+        self._reporter = (
+            None if link is None else Reporter(link, self._side, self.run_id, incarnation, reloaded)
+        )
         self.stats: dict[str, int] = {"gates": 0, "switches": 0, "refused": 0, "step_differs": 0, "errors": 0}
         self.last_error = ""
         self._serial = 0
@@ -197,6 +204,8 @@ class Agent:
     def _prepare(self, header: Header, raw: bytes | None, group_step: int) -> None:
         raw = self._gate.fetch(raw, header.offer_bytes)
         asked, made = self._judge(raw, header, group_step)
+        wire = mend(self._gate.group, self._side.transport, self._standing.leaving)
+        made = made if isinstance(made, Refusal) else wire or made
         refusals = self._gate.vote(made if isinstance(made, Refusal) else None)
         if isinstance(made, Refusal):
             self._take(Event.SAID_NO, asked, Known(), said=refusals)

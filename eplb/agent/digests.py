@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eplb.agent.membership import by_slot
 from eplb.agent.memory import PROBE_VALUES_MAX, ExpertMemory, Probed, Tensors, own_slots
 from eplb.agent.refusal import Code, Refusal, decode_refusals, encode_refusal
 from eplb.errors import MigrationError
@@ -123,11 +124,11 @@ class DigestTable:
         refusals = decode_refusals(group.gather(encode_refusal(refusal)), members)
         if refusals:
             raise MigrationError("; ".join(f"rank {rank}: {sentence}" for rank, _, sentence in refusals))
-        everywhere = _by_slot(facts, group.gather(own[0].view(np.int64)).view(np.uint64), members)
+        everywhere = by_slot(facts, group.gather(own[0].view(np.int64)).view(np.uint64), members)
         digests = _cross_check(facts, everywhere, physical_to_logical)
         if not isinstance(memory, Probed):
             return cls(digests, None)
-        outputs = _by_slot(facts, group.gather(own[1]), members)
+        outputs = by_slot(facts, group.gather(own[1]), members)
         return cls(digests, _first_copies(facts, outputs, physical_to_logical))
 
     @cached_property
@@ -136,6 +137,12 @@ class DigestTable:
         return (
             int.from_bytes(blake2b(self.digests.astype("<u8").tobytes(), digest_size=8).digest(), "little")
             >> 1
+        )
+
+    def check(self, memory: ExpertMemory, layer: int, expert: int, tensors: Tensors) -> Refusal | None:
+        """Compare one expert's bytes, and its output on the probe vector, with the table."""
+        return self.check_bytes(memory, layer, expert, tensors) or self.check_probe(
+            memory, layer, expert, tensors
         )
 
     def check_bytes(self, memory: ExpertMemory, layer: int, expert: int, tensors: Tensors) -> Refusal | None:
@@ -177,13 +184,6 @@ def _read_slots(
     except Exception as error:  # noqa: BLE001 - the other ranks wait in the gather, so this one must come to it too
         return (digests, np.zeros((0, 0, 0))), Refusal.of(Code.INTERNAL, error)
     return (digests, shaped), None
-
-
-def _by_slot(facts: PoolFacts, gathered: NDArray[Any], members: Sequence[int]) -> NDArray[Any]:
-    """What members said of their own slots, [members, layers, slots_per_rank, ...], as [layers, slots, ...]; 0 elsewhere."""
-    whole = np.zeros((facts.ranks, *gathered.shape[1:]), dtype=gathered.dtype)
-    whole[list(members)] = gathered
-    return np.concatenate(list(whole), axis=1)
 
 
 def _run_probe(memory: Probed, layer: int, tensors: Tensors) -> NDArray[np.float64]:

@@ -29,8 +29,8 @@ class Group(Protocol):
         """Ranks in the group."""
         ...
 
-    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Rank 0's array; shape and dtype are the same on all ranks."""
+    def broadcast(self, array: NDArray[Any], source: int = 0) -> NDArray[Any]:
+        """The array of rank ``source``; shape and dtype are the same on all ranks."""
         ...
 
     def min(self, value: int) -> int:
@@ -98,9 +98,9 @@ class ThreadGroup:
         """Ranks in the group."""
         return self._meeting.size
 
-    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Rank 0's array."""
-        return self._meeting.swap(self._rank, array)[0]
+    def broadcast(self, array: NDArray[Any], source: int = 0) -> NDArray[Any]:
+        """The array of rank ``source``."""
+        return self._meeting.swap(self._rank, array)[source]
 
     def min(self, value: int) -> int:
         """The smallest of all ranks' values."""

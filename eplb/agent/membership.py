@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,13 @@ def slots_of(facts: PoolFacts, members: Sequence[int]) -> NDArray[np.bool_]:
     held = np.zeros((facts.ranks, facts.slots_per_rank), dtype=np.bool_)
     held[list(members)] = True
     return held.reshape(-1)
+
+
+def by_slot(facts: PoolFacts, gathered: NDArray[Any], members: Sequence[int]) -> NDArray[Any]:
+    """What members said of their own slots, [members, layers, slots_per_rank, ...], as [layers, slots, ...]; 0 elsewhere."""
+    whole = np.zeros((facts.ranks, *gathered.shape[1:]), dtype=gathered.dtype)
+    whole[list(members)] = gathered
+    return np.concatenate(list(whole), axis=1)
 
 
 def stray_slot(facts: PoolFacts, members: Sequence[int], changes: Sequence[LayerChange]) -> Refusal | None:

@@ -81,9 +81,9 @@ def _own_words(
     words = np.zeros(len(_COMPARED), dtype=np.int64)
     try:
         shares = b"" if live.shares is None else live.shares.tobytes()
-        words[0] = _word(repr(facts).encode())
-        words[1] = _word(live.rows.tobytes())
-        words[2] = _word(shares)
+        words[0] = word(repr(facts).encode())
+        words[1] = word(live.rows.tobytes())
+        words[2] = word(shares)
         words[3] = check_memory(facts, rank, memory)
         words[4], words[5] = start.gate_steps, live.map_version
         words[6] = 0 if start.table is None else _table_word(facts, start.table, live)
@@ -128,8 +128,9 @@ def _table_word(facts: PoolFacts, table: DigestTable, live: LiveMap) -> int:
             raise MigrationError(
                 f"layer {layer} expert {min(missing)}: no slot holds it; start with a map that covers all experts"
             )
-    return _word(table.digests.tobytes())
+    return table.model_digest or 1
 
 
-def _word(raw: bytes) -> int:
+def word(raw: bytes) -> int:
+    """A digest of some bytes, unsigned 63-bit."""
     return int.from_bytes(blake2b(raw, digest_size=8).digest(), "little") >> 1

@@ -8,18 +8,34 @@ from eplb.agent.wire import LiveRecord
 from eplb.protocol import RankState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from eplb.agent.link import Link
     from eplb.agent.live import LiveMap
     from eplb.agent.side import RankSide
     from eplb.agent.standing import Standing
 
+RELOADED_NAMED = 16
+"""Experts that a record names; the rest is counted."""
+
 
 class Reporter:
-    """Makes the live records of one rank in one life of its group; the ``first`` member's carry the whole map."""
+    """Makes the live records of one rank in one life of its group; the ``first`` member's carry the whole map.
 
-    def __init__(self, link: Link, side: RankSide, run_id: int, incarnation: int) -> None:
+    ``reloaded`` (layer, slot, expert) that this life began by loading from a checkpoint.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        side: RankSide,
+        run_id: int,
+        incarnation: int,
+        reloaded: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
         self._link, self._side = link, side
         self._run_id, self._incarnation = run_id, incarnation
+        self._reloaded = tuple((layer, expert) for layer, _, expert in reloaded)
         self._told: tuple[object, ...] = ()
 
     def report(self, standing: Standing, live: LiveMap, group_step: int) -> None:
@@ -43,6 +59,8 @@ class Reporter:
             shares_rows=live.wire_shares if first else None,
             facts=side.facts if first else None,
             model_digest=side.table.model_digest,
+            reloaded=self._reloaded[:RELOADED_NAMED] if first else (),
+            reloaded_experts=len(self._reloaded) if first else 0,
         )
         news = (
             standing.state, standing.offer_key, standing.term_seen, live.map_version, live.wire_digests, standing.refusals,

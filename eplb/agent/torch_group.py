@@ -9,6 +9,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from eplb.errors import MigrationError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -16,19 +18,30 @@ if TYPE_CHECKING:
 class TorchGroup:
     """Collectives over gloo; ``process_group`` should serve nothing but gates, or collectives could interleave.
 
-    Each call raises when a rank does not come within the group's own time limit.
+    Each call raises when a rank does not come within the group's own time limit, and after ``close``.
     """
 
     def __init__(self, process_group: dist.ProcessGroup) -> None:
-        self._group = process_group
+        self._open: dist.ProcessGroup | None = process_group
         self._rank = dist.get_rank(process_group)
         self._size = dist.get_world_size(process_group)
-        self._source = dist.get_global_rank(process_group, 0)
+        self._global = dist.get_process_group_ranks(process_group)
 
     @classmethod
     def create(cls, ranks: list[int] | None = None, timeout_s: float = 30.0) -> Self:
         """A new gloo group of these global ranks (None = all); every process of the job calls it."""
         return cls(dist.new_group(ranks, timeout=timedelta(seconds=timeout_s), backend="gloo"))
+
+    @property
+    def _group(self) -> dist.ProcessGroup:
+        # torch takes None for the group of all processes, which may be another life's by now.
+        if self._open is None:
+            raise MigrationError("this process group was closed; go on with the groups of the new life")
+        return self._open
+
+    def close(self) -> None:
+        """Let the process group go: its sockets close with its last reference, and peers that wait for this rank hear it."""
+        self._open = None
 
     @property
     def rank(self) -> int:
@@ -40,10 +53,10 @@ class TorchGroup:
         """Ranks in the group."""
         return self._size
 
-    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Rank 0's array."""
+    def broadcast(self, array: NDArray[Any], source: int = 0) -> NDArray[Any]:
+        """The array of rank ``source``."""
         tensor = torch.from_numpy(np.array(array, copy=True))
-        dist.broadcast(tensor, src=self._source, group=self._group)
+        dist.broadcast(tensor, src=self._global[source], group=self._group)
         return np.asarray(tensor.numpy())
 
     def min(self, value: int) -> int:

@@ -30,13 +30,17 @@ class TorchTransport:
     def __init__(
         self, process_group: dist.ProcessGroup, timeout_s: float = 20.0, members: Sequence[int] | None = None
     ) -> None:
-        self._process_group = process_group
-        self._group = TorchGroup(process_group)
         self._timeout_s = timeout_s
         self._abandoned: list[object] = []
+        self._broken = False
+        self._use(process_group)
         named = list(range(self._group.size) if members is None else members)
         self._rank = named[self._group.rank]
         self._global = {rank: dist.get_global_rank(process_group, place) for place, rank in enumerate(named)}
+
+    def _use(self, process_group: dist.ProcessGroup) -> None:
+        self._process_group: dist.ProcessGroup | None = process_group
+        self._group = TorchGroup(process_group)
 
     @classmethod
     def create(
@@ -59,15 +63,42 @@ class TorchTransport:
         """Ranks in the group."""
         return self._group.size
 
+    @property
+    def broken(self) -> bool:
+        """True once a message or a gather failed: gloo closes the connections of such a group."""
+        return self._broken
+
+    def renew(self) -> None:
+        """Begin anew on a new gloo group of the same ranks; every rank of the job calls it, while no transfer runs anywhere.
+
+        Raises:
+            TransferError: the group was closed, or is a part of the job only, whose other processes would have to take part.
+        """
+        old = self._process_group
+        if old is None or self.size != dist.get_world_size():
+            raise TransferError(
+                "a transfer group is made anew within a life only where it spans the job; re-form the group instead"
+            )
+        limit = timedelta(seconds=3 * self._timeout_s)
+        self._use(dist.new_group(dist.get_process_group_ranks(old), timeout=limit, backend="gloo"))
+        dist.destroy_process_group(old)
+        self._abandoned, self._broken = [], False
+
+    def close(self) -> None:
+        """Let the process group go; what a transfer still waits for fails within its own time limit."""
+        self._process_group = None
+        self._group.close()
+
     def exchange(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
         """Do one round.
 
         Raises:
             TransferError: a message did not pass in time, or the group is broken by an earlier failure.
         """
-        if self._abandoned:
+        group = self._process_group
+        if group is None or self._broken:
             raise TransferError(
-                "the transfer group is broken by an earlier failure; start the ranks again to move experts"
+                "the transfer group is closed or broken by an earlier failure; the next gate with an offer makes it anew"
             )
         work: list[tuple[int, dist.Work | None]] = []
         peer = self.rank
@@ -75,22 +106,26 @@ class TorchTransport:
             for peer, tag, out in receives:
                 if out.size:
                     buffer = torch.from_numpy(out)
-                    work.append((peer, dist.irecv(buffer, self._global[peer], self._process_group, tag)))
+                    work.append((peer, dist.irecv(buffer, self._global[peer], group, tag)))
             for peer, tag, data in sends:
                 if data.size:
                     buffer = torch.from_numpy(data)
-                    work.append((peer, dist.isend(buffer, self._global[peer], self._process_group, tag)))
+                    work.append((peer, dist.isend(buffer, self._global[peer], group, tag)))
             for peer, handle in work:  # noqa: B007 - the error names the last one
                 if handle is None:
                     raise TransferError(f"rank {self.rank}: not a member of the transfer group")
                 handle.wait(timedelta(seconds=self._timeout_s))
         except RuntimeError as error:
             # Bytes may still come into these buffers, so they must outlive the failure; gloo has closed the group.
-            self._abandoned = [work, sends, receives]
+            self._abandoned, self._broken = [work, sends, receives], True
             raise TransferError(
                 f"rank {self.rank}: exchange with rank {peer} failed: {error!s:.120}"
             ) from error
 
     def gather(self, array: NDArray[Any]) -> NDArray[Any]:
         """All ranks' arrays, [size, ...]."""
-        return self._group.gather(array)
+        try:
+            return self._group.gather(array)
+        except RuntimeError as error:
+            self._broken = True
+            raise TransferError(f"rank {self.rank}: the gather of results failed: {error!s:.120}") from error

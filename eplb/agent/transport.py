@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from eplb.agent.group import ThreadGroup, ThreadMeeting
-from eplb.errors import TransferError
+from eplb.agent.group import ThreadMeeting
+from eplb.errors import MigrationError, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,15 @@ class Transport(Protocol):
     @property
     def size(self) -> int:
         """Ranks in the group."""
+        ...
+
+    @property
+    def broken(self) -> bool:
+        """True when nothing can pass any more until ``renew``."""
+        ...
+
+    def renew(self) -> None:
+        """Begin anew on a group of the same ranks; every rank calls it at a gate, while no transfer runs anywhere."""
         ...
 
     def exchange(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
@@ -69,12 +78,29 @@ class _Mailbox:
             return self._parcels.pop(key)
 
 
+class _Wires:
+    """What the threads of a group share, made by whichever comes first to a turn."""
+
+    def __init__(self, size: int, timeout_s: float) -> None:
+        self.size, self._timeout_s = size, timeout_s
+        self._lock = threading.Lock()
+        self._turns: dict[int, tuple[ThreadMeeting, _Mailbox]] = {}
+
+    def of_turn(self, turn: int) -> tuple[ThreadMeeting, _Mailbox]:
+        with self._lock:
+            if turn not in self._turns:
+                meeting = ThreadMeeting(self.size, 3 * self._timeout_s)
+                self._turns = {turn: (meeting, _Mailbox(self._timeout_s))}
+            return self._turns[turn]
+
+
 class ThreadTransport:
     """A ``Transport`` whose ranks are threads of one process."""
 
-    def __init__(self, group: ThreadGroup, mailbox: _Mailbox, rank: int) -> None:
-        self._group, self._rank = group, rank
-        self._mailbox = mailbox
+    def __init__(self, wires: _Wires, place: int, rank: int) -> None:
+        self._wires, self._place, self._rank = wires, place, rank
+        self._turn = -1
+        self.renew()
 
     @classmethod
     def create(cls, size: int, timeout_s: float = 10.0, members: Sequence[int] | None = None) -> list[Self]:
@@ -82,9 +108,8 @@ class ThreadTransport:
 
         The longer limit lets ranks whose round failed still tell the others. ``members`` pool ranks by place, None = 0..size-1.
         """
-        meeting, mailbox = ThreadMeeting(size, 3 * timeout_s), _Mailbox(timeout_s)
-        named = enumerate(range(size) if members is None else members)
-        return [cls(ThreadGroup(meeting, place), mailbox, rank) for place, rank in named]
+        wires = _Wires(size, timeout_s)
+        return [cls(wires, place, rank) for place, rank in enumerate(members or range(size))]
 
     @property
     def rank(self) -> int:
@@ -94,7 +119,22 @@ class ThreadTransport:
     @property
     def size(self) -> int:
         """Ranks in the group."""
-        return self._group.size
+        return self._wires.size
+
+    @property
+    def broken(self) -> bool:
+        """True once a gather failed: a rank that missed one would take the next for it."""
+        return self._broken
+
+    def renew(self) -> None:
+        """Begin anew: what lies in the mailbox is forgotten."""
+        self._turn += 1
+        self._broken = False
+        self._meeting, self._mailbox = self._wires.of_turn(self._turn)
+
+    def abort(self) -> None:
+        """Leave for good: every present and later gather of every rank fails until ``renew``."""
+        self._meeting.abort()
 
     def exchange(self, sends: Sequence[Parcel], receives: Sequence[Parcel]) -> None:
         """Do one round.
@@ -114,4 +154,8 @@ class ThreadTransport:
 
     def gather(self, array: NDArray[Any]) -> NDArray[Any]:
         """All ranks' arrays, [size, ...]."""
-        return self._group.gather(array)
+        try:
+            return np.stack(self._meeting.swap(self._place, array))
+        except MigrationError:
+            self._broken = True
+            raise

@@ -72,6 +72,7 @@ class LiveRecord:
     prepared, committing, refused, switched, stuck. ``offer`` the key of the offer the state speaks of, or "". ``refusals`` (rank, code, sentence) who refused and why: all of them from the
     first member, its own from a rank that is stuck, else none. ``members`` pool ranks of the group by place in it, () = all of the pool.
     ``map_rows`` and ``shares_rows`` the whole live map, and ``facts`` the pool's shape, only from the first member.
+    ``reloaded`` the first few (layer, expert) that this life began by loading from a checkpoint, ``reloaded_experts`` how many.
     """
 
     pool: str
@@ -90,6 +91,8 @@ class LiveRecord:
     shares_rows: tuple[tuple[float, ...], ...] | None = None
     facts: PoolFacts | None = field(default=None)
     model_digest: int = 0
+    reloaded: tuple[tuple[int, int], ...] = ()
+    reloaded_experts: int = 0
 
     def physical_to_logical(self) -> NDArray[np.int32] | None:
         """The whole live map, int32 [layers, slots], if this record carries it."""
@@ -186,6 +189,7 @@ def decode_live(raw: bytes) -> LiveRecord:
                 **body,
                 "digests": tuple(int(x) for x in body["digests"]),
                 "members": tuple(int(x) for x in body["members"]),
+                "reloaded": tuple((int(layer), int(expert)) for layer, expert in body["reloaded"]),
                 "refusals": tuple((int(r), str(c), str(s)) for r, c, s in body["refusals"]),
             },
             map_rows=None if rows is None else tuple(tuple(int(x) for x in row) for row in rows),

@@ -38,6 +38,7 @@ class Code(StrEnum):
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
     NOT_MEMBER = "not_member"
+    EXPERT_LOST = "expert_lost"
     NOT_UNANIMOUS = "not_unanimous"
     STORE_AWAY = "store_away"
     APPLY_UNVERIFIED = "apply_unverified"

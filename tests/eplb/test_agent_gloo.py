@@ -1,5 +1,5 @@
-"""Four real processes move real bytes over gloo: a refusal or a cut wire keeps all on the old map; so does a change of mind,
-after which the next plan goes through."""
+"""Four real processes move real bytes over gloo: a refusal or a cut wire keeps all on the old map; so does a change of mind;
+after either the next plan goes through."""
 
 import multiprocessing
 import threading
@@ -70,7 +70,12 @@ def run_rank(rank, rendezvous, results):
         agent, pace, 200_000, lambda: agent.state == "refused" and agent._standing.offer_key.startswith("p3")
     )
     cut_off = (agent.state, switches, agent.refusals[0][1], weights_are_right(memory, rank, TARGET))
-    results.put((rank, moved, kept, cut_off, agent.run_id, refusals))
+    serve(agent, pace, 300_000, lambda: agent.staging_bytes == 0)
+    transport.__class__ = TorchTransport
+    link.offer(encode_offer(offer(FACTS, TARGET, BASE, plan_id="p4", term=9, map_version=2)), 9)
+    switches = serve(agent, pace, 400_000, lambda: agent.state == "switched")
+    mended = (agent.state, switches, weights_are_right(memory, rank, BASE))
+    results.put((rank, moved, kept, cut_off, agent.run_id, refusals, mended))
     agent.close()
     dist.barrier()
     dist.destroy_process_group()
@@ -157,11 +162,12 @@ def test_real_processes_switch_together_and_one_that_refuses_or_fails_holds_all(
     answers = run_everywhere(tmp_path, run_rank)
     assert answers[0][3][2] == "transfer_failed"
     wanted = layer_map_digests(FACTS.model_layers, TARGET).tolist()
-    for _, moved, kept, cut_off, run_id, refusals in answers:
+    for _, moved, kept, cut_off, run_id, refusals, mended in answers:
         assert moved == ("switched", 1, wanted, True)
         assert kept == ("refused", 0, wanted, True)
         # A rank that still waits for its peer when rank 0 has given up hears that the offer is gone.
         assert cut_off in {("refused", 0, "transfer_failed", True), ("refused", 0, "withdrawn", True)}
+        assert mended == ("switched", 1, True), "the wire is made anew without a restart"
         assert run_id == RUN_ID  # that of rank 0 counts
         assert [(rank, code) for rank, code, _ in refusals] == [(2, "old_term")]
 
