@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.digests import layer_map_digests
+from eplb.agent.sound import check_types
 from eplb.agent.wire import LayerChange, read_changes, seal, unseal
 from eplb.errors import OfferError, PlanError
 
@@ -105,9 +106,11 @@ def decode_plan(raw: bytes) -> Plan:
         changes = read_changes(body.pop("changes"))
         base_digests = tuple(int(x) for x in body.pop("base_digests"))
         reasons = tuple((str(code), str(sentence)) for code, sentence in body.pop("reasons"))
-        return Plan(changes=changes, base_digests=base_digests, reasons=reasons, **body)
-    except (TypeError, KeyError, ValueError) as error:
+        plan = Plan(changes=changes, base_digests=base_digests, reasons=reasons, **body)
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise OfferError(f"plan: a field is missing or of the wrong type ({error!s:.120})") from error
+    check_types(plan)
+    return plan
 
 
 def _moved_slots(facts: PoolFacts, base: NDArray[np.int32], target: NDArray[np.int32]) -> list[int]:
