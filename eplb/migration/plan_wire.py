@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from eplb.agent.sound import check_types
 from eplb.agent.wire import LayerChange, seal, unseal
 from eplb.errors import OfferError
 from eplb.migration.plan import Plan
@@ -43,9 +44,11 @@ def decode_plan(raw: bytes) -> Plan:
         changes = _read_links(body.pop("changes"))
         base_digests = tuple(int(x) for x in body.pop("base_digests"))
         reasons = tuple((str(code), str(sentence)) for code, sentence in body.pop("reasons"))
-        return Plan(changes=changes, base_digests=base_digests, reasons=reasons, **body)
-    except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
+        plan = Plan(changes=changes, base_digests=base_digests, reasons=reasons, **body)
+    except (TypeError, KeyError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise OfferError(f"plan: a field is missing or of the wrong type ({error!s:.120})") from error
+    check_types(plan)
+    return plan
 
 
 def _read_links(items: list[dict[str, Any]]) -> tuple[LayerChange, ...]:
