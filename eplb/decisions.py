@@ -44,6 +44,7 @@ class Code(StrEnum):
     NOT_DONE = "not_done"
     RANKS_STUCK = "ranks_stuck"
     FRAMES_REFUSED = "frames_refused"
+    STORE_MAY_EVICT = "store_may_evict"
     APPLY_UNVERIFIED = "apply_unverified"
     APPLIED = "applied"
     SETTLING = "settling"

@@ -100,6 +100,19 @@ TERM = _Shape("eplb_term", "Leadership term that this daemon knows.")
 MAP_VERSION = _Shape("eplb_map_version", "Completed switches of the map.")
 PAUSED = _Shape("eplb_paused", "1 = an operator or a guard stopped acting; measuring goes on.")
 STORE_UP = _Shape("eplb_store_up", "1 = the store answered in the last cycle.")
+STATE_SAVED = _Shape(
+    "eplb_state_saved",
+    "1 = the last good map is on disk, 0 = it could not be written; absent without state_folder.",
+)
+STORE_MAY_EVICT = _Shape(
+    "eplb_store_may_evict", "1 = the store may drop keys when it is full; absent if this user may not ask."
+)
+STORE_USED = _Shape(
+    "eplb_store_used_ratio", "Memory of the store over its maxmemory; absent without a limit."
+)
+RECORDS_REFUSED = _Shape(
+    "eplb_records_refused", "Live records of ranks that are damaged or not signed as asked."
+)
 MIGRATION = _Shape(
     "eplb_migration_state",
     "1 for the state that the migration is in; other states have no sample.",
@@ -128,6 +141,10 @@ POOL_SHAPES = (
     MAP_VERSION,
     PAUSED,
     STORE_UP,
+    STATE_SAVED,
+    STORE_MAY_EVICT,
+    STORE_USED,
+    RECORDS_REFUSED,
     MIGRATION,
     *TIMES.values(),
 )
@@ -249,6 +266,10 @@ def _add_pool(families: _Families, snapshot: PoolSnapshot, loop_age_s: float) ->
         (MAP_VERSION, snapshot.map_version),
         (PAUSED, snapshot.paused),
         (STORE_UP, snapshot.store_up),
+        (STATE_SAVED, snapshot.state_saved),
+        (STORE_MAY_EVICT, snapshot.store_may_evict),
+        (STORE_USED, snapshot.store_used_ratio),
+        (RECORDS_REFUSED, snapshot.records_refused),
     )
     for shape, value in values:
         families.add(shape, pool, value)

@@ -23,6 +23,7 @@ from eplb.errors import (
 )
 from eplb.gate import Verdict, refuse
 from eplb.journal import Journal
+from eplb.memory import PoolMemory
 from eplb.migration import Actuator, observe, read_desired
 from eplb.migration.pace import Pacer, PaceRules
 from eplb.migration.status import State as Migration
@@ -30,7 +31,8 @@ from eplb.migration.status import serves_plan
 from eplb.planning import Planning
 from eplb.ranks import LiveRanks
 from eplb.snapshots import Known, nothing_known, snapshot_of
-from eplb.store.control import is_paused, set_paused
+from eplb.store.control import set_paused
+from eplb.trust import Trust
 from eplb.window import Window
 from placement import Placement
 
@@ -73,6 +75,8 @@ class Pool:
         )
         self._pacer = Pacer(PaceRules.of(self.facts, config.migration.slowdown, config.wave_slots()))
         self._advice_folder = advice_folder
+        self._memory = PoolMemory(self.facts, ports.state_folder)
+        self._trust = Trust(config.name, config.gate.mode)
         self._log = structlog.get_logger("eplb").bind(pool=config.name)
         self._journal = Journal(self._log, self.store.append_log)
         self._state = State()
@@ -113,14 +117,20 @@ class Pool:
         self._lead(ranks)
         self._read_frames(ranks)
         desired = read_desired(self.store.read_desired())
+        desired = replace(desired, map_version=max(desired.map_version, self._memory.map_version))
         known = Known(
             now_ms=now_ms,
             view=self._window.view(now_ms),
             ranks=ranks,
             desired=desired,
             status=observe(self.facts, desired, ranks.records, now_ms),
-            paused=is_paused(self.store),
+            paused=self._memory.paused(self.store, self._lease.term),
+            health=self.store.health(),
+            saved=self._memory.saved,
             backlog_ms=self._backlog_ms,
+        )
+        self._memory.see(
+            ranks, term=desired.term, map_version=desired.map_version, paused=known.paused, now_ms=now_ms
         )
         inputs = self._inputs(known)
         outcome = decide(self._state, inputs, self.config.gate)
@@ -151,7 +161,7 @@ class Pool:
     # --- observe --------------------------------------------------------------------------------------------------
 
     def _lead(self, ranks: LiveRanks) -> None:
-        floor = max(self._window.term_seen, ranks.term_seen)
+        floor = max(self._window.term_seen, ranks.term_seen, self._memory.term)
         term = self._lease.term
         if term is not None and term < floor:
             # An emptied store gave a term that the ranks refuse: lead anew above what they have seen.
@@ -220,6 +230,8 @@ class Pool:
     def _problem(self, known: Known) -> Verdict | None:
         """What no load can outweigh: ranks of another shape, ranks whose weights are in doubt, frames that are all refused."""
         ranks = known.ranks
+        if (untrusted := self._trust.judge(known.health, ranks)) is not None:
+            return untrusted
         if ranks.mismatch:
             return refuse(
                 Code.FACTS_MISMATCH, ranks.mismatch, "the same facts in the configuration and in the ranks"
@@ -311,7 +323,7 @@ class Pool:
             self._actuator.close(desired, live, term=term, now_ms=known.now_ms)
         else:
             if action is Action.WITHDRAW_AND_PAUSE:
-                set_paused(self.store, paused=True)
+                set_paused(self.store, paused=True, term=term)
             self._before = None
             self._planning.forget()
             self._actuator.withdraw(desired, live, term=term, now_ms=known.now_ms)

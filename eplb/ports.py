@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from eplb.planner import Planner
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collectors.facts import Frame
     from eplb.config import DaemonConfig, PoolConfig
     from eplb.planner import PlanFailure, PlanRequest, PlanResult
+    from eplb.store.health import StoreHealth
 
 
 class PoolStore(Protocol):
@@ -48,11 +50,14 @@ class PoolStore(Protocol):
     def read_control(self) -> dict[str, bytes]:
         """Operator switches."""
 
-    def write_control(self, fields: Mapping[str, bytes]) -> None:
-        """Set operator switches."""
+    def write_control(self, fields: Mapping[str, bytes], term: int | None = None) -> None:
+        """Set operator switches; under a term, or by an operator's own hand."""
 
     def append_log(self, record_json: bytes) -> None:
         """Append one record to the decision log."""
+
+    def health(self) -> StoreHealth:
+        """The store's memory and what it does when that is full."""
 
     def close(self) -> None:
         """Let go of the store."""
@@ -100,12 +105,13 @@ class Solver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The world of one pool; ``clock`` gives seconds that only grow."""
+    """The world of one pool; ``clock`` gives seconds that only grow; ``state_folder`` keeps the last good map, None = nowhere."""
 
     store: PoolStore
     lead: Lead
     solver: Solver
     clock: Callable[[], float]
+    state_folder: Path | None = None
 
 
 def served(config: PoolConfig, daemon: DaemonConfig, url: str, owner: str) -> Ports:
@@ -116,4 +122,7 @@ def served(config: PoolConfig, daemon: DaemonConfig, url: str, owner: str) -> Po
     """
     store = Store(url, config.name, window_s=config.window.window_s, socket_timeout_s=daemon.store.timeout_s)
     lease = Lease(store, daemon.store.lease_ttl_s, owner)
-    return Ports(store, lease, Planner(config.solver.deadline_s, config.dispatch), time.monotonic)
+    state_folder = None if daemon.state_folder is None else Path(daemon.state_folder)
+    return Ports(
+        store, lease, Planner(config.solver.deadline_s, config.dispatch), time.monotonic, state_folder
+    )

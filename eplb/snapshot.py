@@ -52,6 +52,8 @@ class PoolSnapshot:
     ``counters`` totals since the daemon began, by name (frames, bytes, lost, misaligned, refused, ...).
     ``decision`` the last decision record as plain data. ``time_ms`` store time in milliseconds, 0 while it is unknown.
     ``backlog_ms`` time between the last frame read and the last one written, 0 = nothing is left to read.
+    ``state_saved`` whether the last good map is on disk, None = no state_folder. ``store_may_evict`` None = this user may not ask.
+    ``store_used_ratio`` memory used over maxmemory, None = no limit. ``records_refused`` live records that could not be read.
     """
 
     pool: str
@@ -74,3 +76,7 @@ class PoolSnapshot:
     alerting: bool = False
     store_up: bool = True
     backlog_ms: int = 0
+    state_saved: bool | None = None
+    store_may_evict: bool | None = None
+    store_used_ratio: float | None = None
+    records_refused: int = 0

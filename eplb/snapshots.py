@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from eplb.decisions import Decision
     from eplb.migration import Desired, MigrationStatus
     from eplb.ranks import LiveRanks
+    from eplb.store.health import StoreHealth
     from eplb.window import WindowView
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What one cycle read: the store's time in ms, the window, the ranks, what is desired, where the migration stands, and how far the
-    reader is behind the ranks in ms.
+    """What one cycle read: the store's time in ms, the window, the ranks, what is desired, where the migration stands, how far the
+    reader is behind the ranks in ms, the store's memory, and whether the last good map is on disk (None = not asked for).
     """
 
     now_ms: int
@@ -33,6 +34,8 @@ class Known:
     status: MigrationStatus
     paused: bool
     backlog_ms: int
+    health: StoreHealth
+    saved: bool | None
 
 
 def snapshot_of(
@@ -65,6 +68,10 @@ def snapshot_of(
         counters=view.counters,
         decision=decision.as_dict(),
         model_layers=facts.model_layers,
+        state_saved=known.saved,
+        store_may_evict=known.health.may_evict,
+        store_used_ratio=known.health.used_ratio,
+        records_refused=len(ranks.damaged),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from collectors.errors import FactsError
 from collectors.facts import PoolFacts
+from eplb.agent.signing import RING
 from eplb.errors import OfferError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 OFFER_SCHEMA = "eplb.offer/1"
 LIVE_SCHEMA = "eplb.live/1"
+MAX_SEALED_BYTES = 64 << 20
+"""Largest record that is parsed: a hundred times a plan of 61 layers x 320 slots with shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,34 +103,48 @@ class LiveRecord:
 
 
 def seal(schema: str, body: dict[str, Any]) -> bytes:
-    """A record as JSON bytes with its schema and a checksum over the body."""
+    """A record as JSON bytes with its schema, a checksum over the body and, where this process has a key, a signature."""
     text = json.dumps(body, separators=(",", ":"), sort_keys=True, allow_nan=False)
     check = blake2b(text.encode(), digest_size=8).hexdigest()
-    return f'{{"schema":"{schema}","check":"{check}","body":{text}}}'.encode()
+    signature = RING.keys.sign(_signed(schema, text))
+    signed = f'"sign":"{signature}",' if signature else ""
+    return f'{{"schema":"{schema}","check":"{check}",{signed}"body":{text}}}'.encode()
 
 
 def unseal(schema: str, raw: bytes) -> dict[str, Any]:
     """The body of a sealed record.
 
     Raises:
-        OfferError: the record is damaged or of another schema.
+        OfferError: the record is too large, damaged, of another schema, or not signed with a key of this process, if it has one.
     """
+    if len(raw) > MAX_SEALED_BYTES:
+        raise OfferError(f"{schema}: {len(raw)} bytes, at most {MAX_SEALED_BYTES} are read; it is ignored")
     try:
         outer = json.loads(raw)
         body = dict(outer["body"])
         text = json.dumps(body, separators=(",", ":"), sort_keys=True, allow_nan=False)
-        found, check = outer["schema"], outer["check"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        found, check, signature = outer["schema"], outer["check"], outer.get("sign")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OfferError(f"{schema}: not a readable record ({error!s:.120}); it is ignored") from error
     if found != schema:
         raise OfferError(
-            f"schema is {found!r}, this version reads {schema!r}; run the same version on both sides"
+            f"schema is {found!s:.40}, this version reads {schema!r}; run the same version on both sides"
         )
     if check != blake2b(text.encode(), digest_size=8).hexdigest():
         raise OfferError(
             f"{schema}: checksum does not match; the record was changed on its way and is ignored"
         )
+    if not RING.keys.accept(_signed(schema, text), signature):
+        how = "is not signed" if signature is None else "is signed with a key that is not in the key file"
+        raise OfferError(
+            f"{schema}: the record {how}, so it is ignored; give all daemons and ranks of the pool the same EPLB_MAP_KEY_FILE"
+        )
     return body
+
+
+def _signed(schema: str, text: str) -> bytes:
+    # The schema is part of it, so that a record of one kind cannot be shown as another.
+    return f"{schema}\n{text}".encode()
 
 
 def read_changes(items: list[dict[str, Any]]) -> tuple[LayerChange, ...]:

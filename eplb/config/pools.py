@@ -182,6 +182,9 @@ class DaemonConfig(Section):
     """Time between two assessments. Several fit into the window, and one costs milliseconds."""
     advice_folder: str = "plans"
     """Where mode advise writes its plans, one neutral map file each, in the working directory unless absolute."""
+    state_folder: str | None = None
+    """Where the last good map of each pool is kept, one file each, so that an emptied store is repaired with its terms, versions and
+    pauses; a folder on this host that outlives the process. Empty = kept in memory only."""
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     metrics: MetricsConfig = MetricsConfig()

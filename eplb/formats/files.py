@@ -221,10 +221,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         Path(name).chmod(0o644)
         Path(name).replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         raise FileError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    # Without this a power loss may bring the old name back, or none.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -14,6 +14,7 @@ from eplb.agent.wire import LiveRecord, encode_live
 from eplb.errors import StoreFenced
 from eplb.migration import read_desired
 from eplb.planner import PlanFailure, make_plan
+from eplb.store.health import StoreHealth
 from placement.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -92,12 +93,17 @@ class MemoryStore:
         """Operator switches."""
         return dict(self._control)
 
-    def write_control(self, fields: Mapping[str, bytes]) -> None:
-        """Set operator switches."""
+    def write_control(self, fields: Mapping[str, bytes], term: int | None = None) -> None:
+        """Set operator switches; there is no rival whose term could be newer."""
+        del term
         self._control.update(fields)
 
     def append_log(self, record_json: bytes) -> None:
         """Nobody reads the log of a replay: its decisions are taken from the loop's snapshots."""
+
+    def health(self) -> StoreHealth:
+        """Memory of this process, of which nothing is evicted."""
+        return StoreHealth("noeviction")
 
     def close(self) -> None:
         """Nothing is held."""

@@ -22,10 +22,13 @@ from redis.retry import Retry
 from collectors.keys import FRAME_FIELD, control_key, desired_key, live_key, load_key, log_key
 from collectors.urls import masked_url
 from eplb.errors import ConfigError, StoreError, StoreFenced, StoreUnavailable
+from eplb.store.health import HealthWatch
 from eplb.store.scripts import FENCED_WRITE
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
+
+    from eplb.store.health import StoreHealth
 
 _URL_SCHEMES = ("redis://", "rediss://", "unix://")
 _ANY_TERM = -1
@@ -53,6 +56,7 @@ class Store:
         self._cursors: dict[int, bytes] = {}
         self._read: set[int] = set()
         self.redis = connect(url, socket_timeout_s=socket_timeout_s, retries=retries)
+        self._watch = HealthWatch(self.redis)
         self._fenced_write = self.redis.register_script(FENCED_WRITE)
 
     def close(self) -> None:
@@ -72,6 +76,11 @@ class Store:
         with store_errors(self.url):
             seconds, micros = self.redis.time()
         return seconds * 1000 + micros // 1000
+
+    def health(self) -> StoreHealth:
+        """The store's memory, at most a minute old; unknown where this user may not ask."""
+        with store_errors(self.url):
+            return self._watch.read()
 
     # --- desired, control, live -----------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ class Switches(Protocol):
     def read_control(self) -> dict[str, bytes]:
         """All operator switches."""
 
-    def write_control(self, fields: Mapping[str, bytes]) -> None:
-        """Set operator switches."""
+    def write_control(self, fields: Mapping[str, bytes], term: int | None = None) -> None:
+        """Set operator switches; under a term, or by an operator's own hand."""
 
 
 def is_paused(store: Switches) -> bool:
@@ -25,6 +25,10 @@ def is_paused(store: Switches) -> bool:
     return store.read_control().get(PAUSED_FIELD, b"0") == b"1"
 
 
-def set_paused(store: Switches, *, paused: bool) -> None:
-    """Pause or resume the pool; an operator's switch holds under any term."""
-    store.write_control({PAUSED_FIELD: b"1" if paused else b"0"})
+def set_paused(store: Switches, *, paused: bool, term: int | None = None) -> None:
+    """Pause or resume the pool: an operator's switch holds under any term, a daemon writes under its own.
+
+    Raises:
+        StoreFenced: a newer term than ``term`` exists.
+    """
+    store.write_control({PAUSED_FIELD: b"1" if paused else b"0"}, term)

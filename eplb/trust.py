@@ -1,0 +1,49 @@
+"""Whether the store may be acted on: it must not throw keys away; what is wrong with it and with its records is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from eplb.decisions import Code
+from eplb.gate import Verdict, refuse
+
+if TYPE_CHECKING:
+    from eplb.ranks import LiveRanks
+    from eplb.store.health import StoreHealth
+
+
+class Trust:
+    """Says once what is wrong with a pool's store and records, and again when it changes or ends."""
+
+    def __init__(self, pool: str, mode: str) -> None:
+        self._mode = mode
+        self._log = structlog.get_logger("eplb").bind(pool=pool)
+        self._told: dict[str, str] = {}
+
+    def judge(self, health: StoreHealth, ranks: LiveRanks) -> Verdict | None:
+        """Why no map may be moved now, or None. A store that may evict still serves modes observe and advise.
+
+        A record that cannot be read counts as none, which the gate and the actuator answer for themselves.
+        """
+        self._tell("store_memory", health.sentence)
+        self._tell("records_refused", _refused_records(ranks))
+        if health.may_evict and self._mode == "auto":
+            return refuse(Code.STORE_MAY_EVICT, health.sentence, "maxmemory-policy noeviction")
+        return None
+
+    def _tell(self, event: str, sentence: str) -> None:
+        before, self._told[event] = self._told.get(event, ""), sentence
+        if sentence and not before:
+            self._log.warning(event, reason=sentence)
+        elif before and not sentence:
+            self._log.info(f"{event}_well_again")
+
+
+def _refused_records(ranks: LiveRanks) -> str:
+    if not ranks.damaged:
+        return ""
+    rank, reason = min(ranks.damaged.items())
+    more = f" (and {len(ranks.damaged) - 1} more)" if len(ranks.damaged) > 1 else ""
+    return f"the live record of rank {rank}{more} is refused: {reason}"
