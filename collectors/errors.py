@@ -3,6 +3,7 @@
 CollectorError
 ├── FrameError        a frame is damaged, truncated or of another schema
 ├── CountError        counts are negative, not finite, overflowing or of the wrong shape
+├── AccessError       the store cannot be reached as its settings say
 └── FactsError        the facts of a pool contradict each other
 """
 
@@ -23,3 +24,7 @@ class CountError(CollectorError):
 
 class FactsError(CollectorError):
     """The facts of a pool contradict each other."""
+
+
+class AccessError(CollectorError):
+    """The settings of the way to the store contradict each other, or a file of them cannot be read."""

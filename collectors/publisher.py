@@ -15,8 +15,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from collectors.access import StoreAccess, client_options, tls_advice
 from collectors.budget import Budget
-from collectors.errors import CollectorError
+from collectors.errors import AccessError, CollectorError
 from collectors.frame import encode_frame
 from collectors.keys import FRAME_FIELD, load_key
 from collectors.urls import masked_url
@@ -57,10 +58,12 @@ class Publisher:
 
     ``publish_bytes_per_s`` is the budget of the whole pool; this rank keeps to its part of it (``collectors.budget``).
     ``term`` gives the newest leadership term that the rank knows. Entries older than ``retention_s`` seconds, by the
-    store's own clock, are trimmed. Nothing is published before the recorder is registered.
+    store's own clock, are trimmed. Nothing is published before the recorder is registered. ``access`` password and TLS files,
+    None = what the environment says (:data:`collectors.access.ENVIRONMENT`).
 
     Raises:
-        CollectorError: the URL is not one of redis://, rediss:// or unix://, or a number is not positive.
+        CollectorError: the URL is not one of redis://, rediss:// or unix://, its access settings contradict it, or a number is
+            not positive.
     """
 
     def __init__(
@@ -73,12 +76,13 @@ class Publisher:
         publish_bytes_per_s: float = 2_000_000,
         term: Callable[[], int] | None = None,
         retention_s: float = RETENTION_S,
+        access: StoreAccess | None = None,
     ) -> None:
         for name, value in (("interval_s", interval_s), ("retention_s", retention_s)):
             if not value > 0:
                 raise CollectorError(f"publisher: {name} is {value}, must be above 0")
         self._recorder = recorder
-        self._client = _client(url)
+        self._client = _client(url, StoreAccess.from_environment() if access is None else access)
         self._key = load_key(recorder.facts.pool, node)
         self._budget = Budget(
             recorder.facts,
@@ -149,7 +153,8 @@ class Publisher:
             self._send(payload)
         except Exception as error:  # noqa: BLE001 - this thread lives inside an engine
             self._recorder.undelivered(frame)
-            self._drop(f"{type(error).__name__}: {error}; the frame is dropped, the totals are kept")
+            why = tls_advice(error) or f"{type(error).__name__}: {error}"
+            self._drop(f"{why}; the frame is dropped, the totals are kept")
             self._back_off()
             return 0
         self._failures = 0
@@ -182,7 +187,7 @@ class Publisher:
         self._retry_at_s = time.monotonic() + delay_s
 
 
-def _client(url: str) -> Any:
+def _client(url: str, access: StoreAccess) -> Any:
     # redis-py retries ten times by itself, which takes seconds; RESP2 answers have the same shape in all its versions.
     options: dict[str, Any] = {
         "socket_timeout": SOCKET_TIMEOUT_S,
@@ -192,7 +197,10 @@ def _client(url: str) -> Any:
     if not url.startswith("unix://"):
         options["socket_connect_timeout"] = SOCKET_TIMEOUT_S
     try:
-        client = redis.Redis.from_url(url, **options)
+        bare, reach = client_options(url, access)
+        client = redis.Redis.from_url(bare, **options, **reach)
+    except AccessError:
+        raise
     except ValueError as error:
         raise _unusable(url, str(error)) from error
     if url == "unix://":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit, urlunsplit
+
+_SECRET_IN_QUERY = re.compile(r"(?i)(password=)[^&#]*")
 
 
 def masked_url(url: str) -> str:
@@ -12,6 +15,8 @@ def masked_url(url: str) -> str:
         password = parts.password
     except ValueError:
         return "(unreadable URL)"
+    url = _SECRET_IN_QUERY.sub(r"\1***", url)
+    parts = urlsplit(url)
     if password is None:
         return url
     user_and_host = parts.netloc.rsplit("@", 1)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Self
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from eplb.api_token import TokenGuard
 from eplb.errors import ConfigError, EplbError
 from eplb.metrics import SnapshotCollector, registry
 from eplb.plain import plain
@@ -37,11 +39,13 @@ def create_app(
     *,
     live_within_s: float,
     layer_rank: bool = False,
+    token: str | None = None,
 ) -> Starlette:
     """The application over two callables that other threads may call at any time.
 
     ``snapshots()`` returns the newest snapshot of every pool, ``()`` before the first cycle. ``loop_age_s()`` is the time
     in seconds since the loop last ended a cycle; older than ``live_within_s`` means that the process should be restarted.
+    ``token``: what readers must send, None = nothing; probes of an orchestrator (/livez, /readyz) need none.
     """
     metrics = registry(SnapshotCollector(snapshots, loop_age_s, layer_rank=layer_rank))
 
@@ -74,7 +78,8 @@ def create_app(
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/state", state),
-        ]
+        ],
+        middleware=[] if token is None else [Middleware(TokenGuard, token=token)],
     )
 
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from collectors.urls import masked_url
+from eplb.agent.signing import RING
 from eplb.api import ApiServer, create_app
+from eplb.api_token import read_token
 from eplb.errors import ConfigError
 from eplb.pool import Pool
 from eplb.ports import served
@@ -40,15 +42,18 @@ class Daemon:
         self._stop = threading.Event()
         self._snapshots: tuple[PoolSnapshot, ...] = ()
         self._ended_s = time.monotonic()
+        self._bad_keys = ""
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
     def run(self) -> None:
         """Serve until stopped; a store that is away is waited for, and no map changes meanwhile.
 
         Raises:
-            ConfigError: the store's URL is malformed, a window does not fit, or the HTTP address is taken.
+            ConfigError: the store's URL is malformed, a window does not fit, the HTTP address is taken, or a file of a key, token or
+            password cannot be used.
         """
         self._catch_signals()
+        RING.use(None if self._config.map_key_file is None else Path(self._config.map_key_file))
         with ExitStack() as stack:
             url = self._store_url(stack)
             pools = [self._open(stack, pool, url) for pool in self._config.pools]
@@ -57,6 +62,7 @@ class Daemon:
             self._log.info("serving", pools=names, http=server.url, store=masked_url(url))
             while not self._stop.is_set():
                 started_s = time.monotonic()
+                self._refresh_keys()
                 self._snapshots = tuple(pool.cycle() for pool in pools)
                 self._ended_s = time.monotonic()
                 self._stop.wait(max(0.0, self._config.cycle_s - (self._ended_s - started_s)))
@@ -80,6 +86,17 @@ class Daemon:
         stack.callback(pool.close)
         return pool
 
+    def _refresh_keys(self) -> None:
+        try:
+            RING.refresh()
+        except ConfigError as error:
+            bad = str(error)
+            if bad != self._bad_keys:
+                self._log.warning("map_keys_not_renewed", reason=f"{bad}; the keys stay as they were")
+            self._bad_keys = bad
+        else:
+            self._bad_keys = ""
+
     def _store_url(self, stack: ExitStack) -> str:
         if self._config.store.embedded:
             return stack.enter_context(EmbeddedStore()).url
@@ -91,7 +108,11 @@ class Daemon:
         config = self._config
         live_within_s = LIVE_CYCLES * config.cycle_s + 2.0 * config.store.timeout_s * len(config.pools)
         app = create_app(
-            self.snapshots, self.loop_age_s, live_within_s=live_within_s, layer_rank=config.metrics.layer_rank
+            self.snapshots,
+            self.loop_age_s,
+            live_within_s=live_within_s,
+            layer_rank=config.metrics.layer_rank,
+            token=read_token(config.http),
         )
         return ApiServer(app, config.http.host, config.http.port)
 

@@ -5,6 +5,7 @@
     ├── FileError             a trace or a map file cannot be used
     ├── StoreError
     │   ├── StoreUnavailable  the store does not answer
+    │   │   └── StoreUntrusted    its TLS certificate is not accepted
     │   └── StoreFenced       a newer term exists: this process must not write
     ├── WindowError           counts cannot be brought together
     ├── ReplayError           a trace cannot be replayed as asked
@@ -43,6 +44,10 @@ class StoreError(EplbError):
 
 class StoreUnavailable(StoreError):  # noqa: N818 - states read better than "UnavailableError"
     """The store does not answer."""
+
+
+class StoreUntrusted(StoreUnavailable):
+    """The store's TLS certificate is not accepted, or the two sides do not agree on TLS."""
 
 
 class StoreFenced(StoreError):  # noqa: N818

@@ -26,7 +26,7 @@ def configure_logging(level: str = "info", form: str = "json", stream: TextIO | 
 
     ``level`` is a key of :data:`LEVELS`, ``form`` is ``json`` or ``console``.
     """
-    target = stream if stream is not None else sys.stderr
+    target: Any = Unfailing(stream if stream is not None else sys.stderr)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -51,6 +51,31 @@ def configure_logging(level: str = "info", form: str = "json", stream: TextIO | 
     root.handlers = [handler]
     # Libraries speak only of what is wrong, unless everything is asked for.
     root.setLevel(LEVELS[level] if level in ("debug", "error") else logging.WARNING)
+
+
+class Unfailing:
+    """A text stream that drops what cannot be written: a full disk under the log must not end the process that would say so."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.dropped = 0
+
+    def write(self, text: str) -> int:
+        """Write and flush, or drop."""
+        try:
+            written = self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self.dropped += 1
+            return len(text)
+        return written
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def isatty(self) -> bool:
+        """Whether a person may be reading."""
+        return self._stream.isatty()
 
 
 def _final_processors(form: str, *, colors: bool) -> list[Processor]:

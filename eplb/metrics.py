@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from eplb.snapshot import PhaseReading, PoolSnapshot
 
-MOST_AGGREGATES = 40
+MOST_AGGREGATES = 48
 """Series of a pool beside those per layer and per node, for as many as three phases."""
 
 PLACES = 8

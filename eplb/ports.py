@@ -120,7 +120,13 @@ def served(config: PoolConfig, daemon: DaemonConfig, url: str, owner: str) -> Po
     Raises:
         ConfigError: the URL is malformed, or the lease's settings leave nothing of it.
     """
-    store = Store(url, config.name, window_s=config.window.window_s, socket_timeout_s=daemon.store.timeout_s)
+    store = Store(
+        url,
+        config.name,
+        window_s=config.window.window_s,
+        socket_timeout_s=daemon.store.timeout_s,
+        access=None if daemon.store.embedded else daemon.store.access(),
+    )
     lease = Lease(store, daemon.store.lease_ttl_s, owner)
     state_folder = None if daemon.state_folder is None else Path(daemon.state_folder)
     return Ports(

@@ -15,9 +15,12 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from collectors.access import StoreAccess, client_options, tls_advice
+from collectors.errors import AccessError
 from collectors.keys import desired_key, live_key
 from collectors.urls import masked_url
 from eplb.agent.header import MAX_OFFER_BYTES, MAX_TERM
+from eplb.agent.signing import RING
 from eplb.agent.wire import LiveRecord, encode_live
 from eplb.errors import ConfigError
 
@@ -96,8 +99,11 @@ class StoreLink:
     ``live`` when it changed and every ``heartbeat_s`` seconds. Errors are counted in ``stats`` and answered by a pause
     that doubles up to 5 s. A term outside 0..2^53 is counted and the last sound one kept.
 
+    ``access`` password and TLS files, None = what the environment says (:data:`collectors.access.ENVIRONMENT`). A changed map key
+    file is taken over while it runs (:mod:`eplb.agent.signing`).
+
     Raises:
-        ConfigError: ``url`` is not a Redis URL.
+        ConfigError: ``url`` is not a Redis URL, its access settings contradict it, or the map key file cannot be used.
     """
 
     def __init__(
@@ -110,10 +116,13 @@ class StoreLink:
         heartbeat_s: float = HEARTBEAT_S,
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
+        access: StoreAccess | None = None,
     ) -> None:
+        # A key file that cannot be used must be said here and not in the middle of a gate.
+        RING.load()
         self._pool, self._rank, self._first = pool, rank, rank == 0
         self._poll_s, self._heartbeat_s, self._clock = poll_s, heartbeat_s, clock
-        self._client = _connect(url, timeout_s)
+        self._client = _connect(url, timeout_s, StoreAccess.from_environment() if access is None else access)
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
@@ -164,12 +173,13 @@ class StoreLink:
         while not self._stopping:
             self._wake.clear()
             try:
+                RING.refresh()
                 self._poll()
                 self._write()
                 failures = 0
             except Exception as error:  # noqa: BLE001 - the store's troubles stay in this thread
                 self.stats["errors"] += 1
-                self.last_error = f"{type(error).__name__}: {error!s:.200}"
+                self.last_error = tls_advice(error) or f"{type(error).__name__}: {error!s:.200}"
                 self._rest(min(BACKOFF_MAX_S, self._poll_s * 2 ** min(failures, 16)))
                 failures += 1
                 continue
@@ -196,12 +206,8 @@ class StoreLink:
             first = self._first
         if not first:
             return
-        raw, term = self._client.hmget(desired_key(self._pool), ["offer", "term"])
+        offer, term = self._read_desired()
         now_s = self._clock()
-        if raw and len(raw) > MAX_OFFER_BYTES:
-            self.stats["oversize"] += 1
-            raw = None
-        offer = raw if isinstance(raw, bytes) and raw else None
         newest = int(term or 0)
         with self._lock:
             if not self._first:
@@ -213,6 +219,18 @@ class StoreLink:
             first_seen_s = self._wanted.first_seen_s if same and self._wanted is not None else now_s
             self._wanted = Wanted(offer, newest, first_seen_s, now_s)
         self.stats["polls"] += 1
+
+    def _read_desired(self) -> tuple[bytes | None, bytes | None]:
+        """Offer and term; an offer larger than what may be broadcast is not even fetched."""
+        key = desired_key(self._pool)
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.hstrlen(key, "offer")
+            pipe.hget(key, "term")
+            size, term = pipe.execute()
+        if size > MAX_OFFER_BYTES:
+            self.stats["oversize"] += 1
+        raw = self._client.hget(key, "offer") if 0 < size <= MAX_OFFER_BYTES else None
+        return raw if isinstance(raw, bytes) and 0 < len(raw) <= MAX_OFFER_BYTES else None, term
 
     def _write(self) -> None:
         with self._lock:
@@ -230,15 +248,19 @@ class StoreLink:
         self.stats["records"] += 1
 
 
-def _connect(url: str, timeout_s: float) -> redis.Redis:
+def _connect(url: str, timeout_s: float, access: StoreAccess) -> redis.Redis:
     try:
+        bare, reach = client_options(url, access)
         return redis.Redis.from_url(
-            url,
+            bare,
+            **reach,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
         )
+    except AccessError as error:
+        raise ConfigError(str(error)) from error
     except ValueError as error:
         raise ConfigError(
             f"store URL {masked_url(url)!r}: {error}; use redis://host:port/0, rediss:// or unix:///path.sock"

@@ -93,8 +93,7 @@ class KeyRing:
         self._stamp: tuple[int, int, int] | None = None
         self._keys: MapKeys | None = None
 
-    @property
-    def keys(self) -> MapKeys:
+    def load(self) -> MapKeys:
         """The keys in use; at first those of the file that the environment names, if it does.
 
         Raises:

@@ -16,6 +16,7 @@ import numpy as np
 from collectors.errors import FactsError
 from collectors.facts import PoolFacts
 from eplb.agent.signing import RING
+from eplb.agent.sound import check_live_shape, check_types
 from eplb.errors import OfferError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def seal(schema: str, body: dict[str, Any]) -> bytes:
     """A record as JSON bytes with its schema, a checksum over the body and, where this process has a key, a signature."""
     text = json.dumps(body, separators=(",", ":"), sort_keys=True, allow_nan=False)
     check = blake2b(text.encode(), digest_size=8).hexdigest()
-    signature = RING.keys.sign(_signed(schema, text))
+    signature = RING.load().sign(_signed(schema, text))
     signed = f'"sign":"{signature}",' if signature else ""
     return f'{{"schema":"{schema}","check":"{check}",{signed}"body":{text}}}'.encode()
 
@@ -134,7 +135,7 @@ def unseal(schema: str, raw: bytes) -> dict[str, Any]:
         raise OfferError(
             f"{schema}: checksum does not match; the record was changed on its way and is ignored"
         )
-    if not RING.keys.accept(_signed(schema, text), signature):
+    if not RING.load().accept(_signed(schema, text), signature):
         how = "is not signed" if signature is None else "is signed with a key that is not in the key file"
         raise OfferError(
             f"{schema}: the record {how}, so it is ignored; give all daemons and ranks of the pool the same EPLB_MAP_KEY_FILE"
@@ -179,9 +180,11 @@ def decode_offer(raw: bytes) -> Offer:
     body = unseal(OFFER_SCHEMA, raw)
     try:
         changes = read_changes(body.pop("changes"))
-        return Offer(changes=changes, **body)
-    except (TypeError, KeyError, ValueError) as error:
+        offer = Offer(changes=changes, **body)
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise OfferError(f"offer: a field is missing or of the wrong type ({error!s:.120})") from error
+    check_types(offer)
+    return offer
 
 
 def encode_live(record: LiveRecord) -> bytes:
@@ -201,7 +204,7 @@ def decode_live(raw: bytes) -> LiveRecord:
         if facts is not None:
             facts = PoolFacts(**{**facts, "model_layers": tuple(facts["model_layers"])})
         rows, shares = body.pop("map_rows"), body.pop("shares_rows")
-        return LiveRecord(
+        record = LiveRecord(
             **{
                 **body,
                 "digests": tuple(int(x) for x in body["digests"]),
@@ -213,5 +216,8 @@ def decode_live(raw: bytes) -> LiveRecord:
             shares_rows=None if shares is None else tuple(tuple(float(x) for x in row) for row in shares),
             facts=facts,
         )
-    except (TypeError, KeyError, ValueError, AttributeError, FactsError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError, FactsError) as error:
         raise OfferError(f"live record: a field is missing or of the wrong type ({error!s:.120})") from error
+    check_types(record)
+    check_live_shape(record)
+    return record

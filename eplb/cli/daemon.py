@@ -70,6 +70,7 @@ def run(file: Path, settings: tuple[str, ...], embedded: bool, mode: str | None)
 
 
 def _open(file: Path, settings: tuple[str, ...], pool: str | None) -> tuple[DaemonConfig, Store]:
+    from eplb.agent.signing import RING
     from eplb.store.client import Store
 
     config = load_config(file, parse_settings(settings))
@@ -77,12 +78,19 @@ def _open(file: Path, settings: tuple[str, ...], pool: str | None) -> tuple[Daem
         raise ConfigError(
             f"{file}: the store is embedded in the daemon; ask its HTTP address, or set store.url"
         )
+    if config.map_key_file is not None:
+        RING.use(Path(config.map_key_file))
     names = [entry.name for entry in config.pools]
     if pool is None and len(names) > 1:
         raise ConfigError(f"{file} has the pools {', '.join(names)}; say which with --pool")
     if pool is not None and pool not in names:
         raise ConfigError(f"{file} has no pool {pool!r}; it has {', '.join(names)}")
-    return config, Store(config.store.url, pool or names[0], socket_timeout_s=config.store.timeout_s)
+    return config, Store(
+        config.store.url,
+        pool or names[0],
+        socket_timeout_s=config.store.timeout_s,
+        access=config.store.access(),
+    )
 
 
 @click.command()

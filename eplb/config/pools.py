@@ -185,6 +185,9 @@ class DaemonConfig(Section):
     state_folder: str | None = None
     """Where the last good map of each pool is kept, one file each, so that an emptied store is repaired with its terms, versions and
     pauses; a folder on this host that outlives the process. Empty = kept in memory only."""
+    map_key_file: str | None = None
+    """File of one or two keys, one a line in hex, that plans, offers and live records are signed with; ranks need the same
+    (EPLB_MAP_KEY_FILE serves both). What is not signed is then refused. Empty = nothing is signed."""
     http: HttpConfig = HttpConfig()
     log: LogConfig = LogConfig()
     metrics: MetricsConfig = MetricsConfig()

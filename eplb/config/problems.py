@@ -70,6 +70,8 @@ def _variable(path: Location) -> str:
 
 
 def _shown(path: Location, value: Any) -> str:
+    if (path and path[-1] in ("password", "token")) or isinstance(value, dict):
+        return "(not shown)"
     text = repr(masked_url(value)) if path and path[-1] == "url" and isinstance(value, str) else repr(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 

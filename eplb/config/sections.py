@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from collectors.access import StoreAccess
 from collectors.urls import masked_url
 
 STORE_SCHEMES = ("redis", "rediss", "unix")
@@ -37,11 +39,33 @@ def _check_store_url(url: str) -> str:
     return url
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this host can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class StoreConfig(Section):
     """Where frames, maps and the lease are kept: Redis >= 6.2 or Valkey by URL, or a private one on this host."""
 
     url: Annotated[str, AfterValidator(_check_store_url)] | None = Field(default=None, repr=False)
-    """redis://host:6379/0, rediss://... (TLS) or unix:///path.sock; may hold user and password."""
+    """redis://user@host:6379/0, rediss://... (TLS) or unix:///path.sock; the user stands here, the password better elsewhere."""
+    password_file: str | None = None
+    """File that holds the password, read for each connection, so that it can be changed while the daemon runs."""
+    password: SecretStr | None = None
+    """The password itself; for the environment (EPLB_STORE__PASSWORD), refused on the command line."""
+    tls_ca_file: str | None = None
+    """Authority that signed the store's certificate, PEM; empty = those that the system trusts. Only with rediss://."""
+    tls_cert_file: str | None = None
+    """This daemon's own certificate, PEM, where the store asks for one."""
+    tls_key_file: str | None = None
+    """Key of tls_cert_file, PEM."""
+    tls_check_hostname: bool = True
+    """Whether the store's certificate must name the URL's host; off only where hosts have no names."""
     embedded: bool = False
     """Run a private Valkey on a unix socket that ends with the daemon; for one host only."""
     timeout_s: float = Field(default=2.0, gt=0, le=60)
@@ -58,14 +82,40 @@ class StoreConfig(Section):
             raise ValueError(f"no store is given; set url ({_STORE_HINT}) or embedded: true")
         return self
 
+    def access(self) -> StoreAccess:
+        """Password and TLS files as the store's client takes them."""
+        return StoreAccess(
+            password=None if self.password is None else self.password.get_secret_value(),
+            password_file=self.password_file,
+            tls_ca_file=self.tls_ca_file,
+            tls_cert_file=self.tls_cert_file,
+            tls_key_file=self.tls_key_file,
+            tls_check_hostname=self.tls_check_hostname,
+        )
+
 
 class HttpConfig(Section):
     """Where /metrics, /livez, /readyz and /state are served."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Only this host by default; 0.0.0.0 in a container."""
+    """Address to listen on. Only this host by default; 0.0.0.0 in a container, which needs a token."""
     port: int = Field(default=8790, ge=0, le=65535)
     """TCP port; 0 lets the system choose one, which is logged."""
+    token_file: str | None = None
+    """File that holds the token which readers of /metrics and /state send as `Authorization: Bearer`; /livez and /readyz need none."""
+    token: SecretStr | None = None
+    """The token itself; for the environment (EPLB_HTTP__TOKEN), refused on the command line."""
+
+    @model_validator(mode="after")
+    def _closed_or_guarded(self) -> HttpConfig:
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("both token and token_file are given; keep one of them")
+        if self.token is None and self.token_file is None and not is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host!r} can be reached from other hosts, so http.token_file (or EPLB_HTTP__TOKEN) is needed; "
+                "set it, or listen on 127.0.0.1"
+            )
+        return self
 
 
 class LogConfig(Section):

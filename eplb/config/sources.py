@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from collectors.urls import masked_url
 from eplb.config.pools import DaemonConfig
 from eplb.errors import ConfigError
 
@@ -136,6 +137,7 @@ def read_overrides(overrides: Mapping[str, Any]) -> Source:
     tree: dict[str, Any] = {}
     for text, value in overrides.items():
         path = parse_path(text)
+        _refuse_secret(path, value)
         node = tree
         for key in path[:-1]:
             node = node.setdefault(str(key), {})
@@ -145,6 +147,15 @@ def read_overrides(overrides: Mapping[str, Any]) -> Source:
                 )
         node[str(path[-1])] = value
     return Source("command line", tree)
+
+
+def _refuse_secret(path: Location, value: Any) -> None:
+    in_url = path[-1] == "url" and isinstance(value, str) and masked_url(value) != value
+    if path[-1] in ("password", "token") or in_url:
+        raise ConfigError(
+            f"command line: {format_path(path)} holds a secret, and a command line is visible to every user of the host; use "
+            f"{path[0]}.password_file, {path[0]}.token_file or the environment"
+        )
 
 
 def parse_path(text: str) -> Location:

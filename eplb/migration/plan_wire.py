@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from eplb.agent.sound import check_types
 from eplb.agent.wire import LayerChange, seal, unseal
 from eplb.errors import OfferError
 from eplb.migration.plan import Plan
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PLAN_SCHEMA = "eplb.plan/2"
+MOST_CELLS = 1 << 23
+"""Slots of all links that a reader unfolds: 61 layers x 320 slots x 400 links, about 100 MB."""
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -43,14 +46,17 @@ def decode_plan(raw: bytes) -> Plan:
         changes = _read_links(body.pop("changes"))
         base_digests = tuple(int(x) for x in body.pop("base_digests"))
         reasons = tuple((str(code), str(sentence)) for code, sentence in body.pop("reasons"))
-        return Plan(changes=changes, base_digests=base_digests, reasons=reasons, **body)
-    except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
+        plan = Plan(changes=changes, base_digests=base_digests, reasons=reasons, **body)
+    except (TypeError, KeyError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise OfferError(f"plan: a field is missing or of the wrong type ({error!s:.120})") from error
+    check_types(plan)
+    return plan
 
 
 def _read_links(items: list[dict[str, Any]]) -> tuple[LayerChange, ...]:
     before: dict[int, LayerChange] = {}
     links: list[LayerChange] = []
+    cells = 0
     for item in items:
         layer = int(item["layer"])
         first = before.get(layer)
@@ -64,6 +70,10 @@ def _read_links(items: list[dict[str, Any]]) -> tuple[LayerChange, ...]:
         change = LayerChange(layer, int(item["base_digest"]), int(item["target_digest"]), target, shares)
         before[layer] = change
         links.append(change)
+        # A link that changes nothing is three words on the wire and a whole row here.
+        cells += len(change.target)
+        if cells > MOST_CELLS:
+            raise ValueError(f"its links have more than {MOST_CELLS} slots in all")
     return tuple(links)
 
 

@@ -19,11 +19,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from collectors.access import StoreAccess, client_options, tls_advice
+from collectors.errors import AccessError
 from collectors.keys import FRAME_FIELD, control_key, desired_key, live_key, load_key, log_key
 from collectors.urls import masked_url
-from eplb.errors import ConfigError, StoreError, StoreFenced, StoreUnavailable
+from eplb.agent.wire import MAX_SEALED_BYTES
+from eplb.errors import ConfigError, StoreError, StoreFenced, StoreUnavailable, StoreUntrusted
 from eplb.store.health import HealthWatch
-from eplb.store.scripts import FENCED_WRITE
+from eplb.store.scripts import FENCED_WRITE, READ_HASH
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
 
 _URL_SCHEMES = ("redis://", "rediss://", "unix://")
 _ANY_TERM = -1
+MOST_FIELDS = 1 << 16
+"""Fields of a hash that are read: one a rank, and room."""
+MOST_VALUE_BYTES = MAX_SEALED_BYTES
+"""Bytes of one value that are read; a larger one is read as empty."""
 _BLOCK_SHARE = 0.5
 
 
@@ -40,14 +47,21 @@ class Store:
 
     One instance a pool and thread. A call fails with a named error after ``socket_timeout_s``, a refused connection after
     ``retries`` retries within half a second. ``window_s`` is how far back the first read of a stream goes, by the
-    store's clock. ``key_losses`` counts streams that vanished or whose ids fell back (emptied store, clock stepped back).
+    store's clock. ``access`` password and TLS files. ``key_losses`` counts streams that vanished or whose ids fell back (emptied store, clock stepped back).
 
     Raises:
         ConfigError: the URL is malformed.
     """
 
     def __init__(
-        self, url: str, pool: str, *, window_s: float = 60.0, socket_timeout_s: float = 2.0, retries: int = 3
+        self,
+        url: str,
+        pool: str,
+        *,
+        window_s: float = 60.0,
+        socket_timeout_s: float = 2.0,
+        retries: int = 3,
+        access: StoreAccess | None = None,
     ) -> None:
         self.url, self.pool = url, pool
         self.key_losses = 0
@@ -55,9 +69,10 @@ class Store:
         self._socket_timeout_s = socket_timeout_s
         self._cursors: dict[int, bytes] = {}
         self._read: set[int] = set()
-        self.redis = connect(url, socket_timeout_s=socket_timeout_s, retries=retries)
+        self.redis = connect(url, socket_timeout_s=socket_timeout_s, retries=retries, access=access)
         self._watch = HealthWatch(self.redis)
         self._fenced_write = self.redis.register_script(FENCED_WRITE)
+        self._read_hash = self.redis.register_script(READ_HASH)
 
     def close(self) -> None:
         """Close the connections."""
@@ -114,7 +129,15 @@ class Store:
 
     def _hash(self, key: str) -> dict[bytes, bytes]:
         with store_errors(self.url):
-            return cast("dict[bytes, bytes]", self.redis.hgetall(key))
+            found: Any = self._read_hash(keys=[key], args=[MOST_FIELDS, MOST_VALUE_BYTES])
+        if isinstance(found, int):
+            raise StoreError(
+                f"{key}: has {found} fields, at most {MOST_FIELDS} are read; something else writes there: give it a user of "
+                "its own (configs/redis/users.acl)"
+            )
+        pairs, large = found
+        # An empty value is nothing under desired, and a damaged record under live: it is named without being fetched.
+        return {**dict(zip(pairs[::2], pairs[1::2], strict=True)), **dict.fromkeys(large, b"")}
 
     def _write(self, key: str, term: int, fields: Mapping[str, bytes]) -> None:
         if "term" in fields:
@@ -221,11 +244,13 @@ class Store:
         return {node: reply[0][0] for node, reply in zip(nodes, replies, strict=True) if reply}
 
 
-def connect(url: str, *, socket_timeout_s: float = 2.0, retries: int = 3) -> redis.Redis:
+def connect(
+    url: str, *, socket_timeout_s: float = 2.0, retries: int = 3, access: StoreAccess | None = None
+) -> redis.Redis:
     """A client with bounded waits: the library's own default needs 4.45 s to give up on a refused port.
 
     Raises:
-        ConfigError: the URL is malformed.
+        ConfigError: the URL is malformed, or ``access`` contradicts it or names a file that cannot be read.
     """
     shown = masked_url(url)
     if not url.startswith(_URL_SCHEMES):
@@ -238,8 +263,10 @@ def connect(url: str, *, socket_timeout_s: float = 2.0, retries: int = 3) -> red
             f"store URL {shown!r}: database {database!r} is not a number; for example redis://localhost:6379/0"
         )
     try:
+        bare, reach = client_options(url, access or StoreAccess())
         return redis.Redis.from_url(
-            url,
+            bare,
+            **reach,
             protocol=2,
             socket_timeout=socket_timeout_s,
             socket_connect_timeout=socket_timeout_s,
@@ -248,6 +275,8 @@ def connect(url: str, *, socket_timeout_s: float = 2.0, retries: int = 3) -> red
                 ExponentialBackoff(cap=0.2, base=0.02), retries, supported_errors=(RedisConnectionError,)
             ),
         )
+    except AccessError as error:
+        raise ConfigError(str(error)) from error
     except (ValueError, TypeError) as error:
         raise ConfigError(
             f"store URL {shown!r}: {error}; write it like redis://user:password@host:6379/0"
@@ -264,6 +293,8 @@ def store_errors(url: str) -> Generator[None]:
             f"store {masked_url(url)} refuses this user: {error}; check user and password, and configs/redis/users.acl"
         ) from error
     except (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError) as error:
+        if (advice := tls_advice(error)) is not None:
+            raise StoreUntrusted(f"store {masked_url(url)}: {advice} ({error})") from error
         raise StoreUnavailable(
             f"store {masked_url(url)} does not answer: {error}; check that it runs and that the URL is right "
             "(store.url, EPLB_STORE__URL), or use the embedded store"
