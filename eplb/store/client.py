@@ -129,7 +129,9 @@ class Store:
 
     def _hash(self, key: str) -> dict[bytes, bytes]:
         with store_errors(self.url):
-            found: Any = self._read_hash(keys=[key], args=[MOST_FIELDS, MOST_VALUE_BYTES])
+            found: Any = self._read_hash(
+                keys=[desired_key(self.pool)], args=[key, MOST_FIELDS, MOST_VALUE_BYTES]
+            )
         if isinstance(found, int):
             raise StoreError(
                 f"{key}: has {found} fields, at most {MOST_FIELDS} are read; something else writes there: give it a user of "

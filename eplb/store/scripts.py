@@ -26,24 +26,26 @@ Returns -1 when written, or the newer term that refuses it.
 """
 
 READ_HASH = """
-if redis.call('HLEN', KEYS[1]) > tonumber(ARGV[1]) then return redis.call('HLEN', KEYS[1]) end
-local pairs_, large = {}, {}
-for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+local count = redis.call('HLEN', ARGV[1])
+if count > tonumber(ARGV[2]) then return count end
+local fields, large = {}, {}
+for _, name in ipairs(redis.call('HKEYS', ARGV[1])) do
   if #name > 256 then
     large[#large + 1] = string.sub(name, 1, 32)
-  elseif redis.call('HSTRLEN', KEYS[1], name) > tonumber(ARGV[2]) then
+  elseif redis.call('HSTRLEN', ARGV[1], name) > tonumber(ARGV[3]) then
     large[#large + 1] = name
   else
-    pairs_[#pairs_ + 1] = name
-    pairs_[#pairs_ + 1] = redis.call('HGET', KEYS[1], name)
+    fields[#fields + 1] = name
+    fields[#fields + 1] = redis.call('HGET', ARGV[1], name)
   end
 end
-return {pairs_, large}
+return {fields, large}
 """
 """Read a hash whose writers are not trusted.
 
-KEYS: 1 the hash. ARGV: 1 most fields, 2 most bytes of a value. Returns field, value, ... and the names of fields that are
-too large; or the number of fields, where they are too many and none is read.
+KEYS: 1 desired, which has the same hash tag. ARGV: 1 the hash to read, which is no key of the script because a script may write
+its keys, and the daemon may not write ``live``; 2 most fields, 3 most bytes of a value. Returns field, value, ... and the names
+of fields that are too large; or the number of fields, where they are too many and none is read.
 """
 
 LEASE_ACQUIRE = """

@@ -57,11 +57,18 @@ def config(mode="auto", **gate):
 
 
 class Ranks:
-    """Four ranks on threads that route a skewed stream by the live map, count it, publish it and take part in votes."""
+    """Four ranks on threads that route a skewed stream by the live map, count it, publish it and take part in votes.
 
-    def __init__(self, url):
+    ``turn`` changes which experts are hot, from a step on that no rank has reached, so that a further plan is worth it.
+    """
+
+    def __init__(self, url, *, heartbeat_s=0.5, interval_s=0.1, link=StoreLink, access=None):
         self.agents = [None] * FACTS.ranks
         self.step = 0
+        self.links = [None] * FACTS.ranks
+        self._turns = [(0, 0)]
+        self._heartbeat_s, self._interval_s, self._link = heartbeat_s, interval_s, link
+        self._access = access
         self._url, self._stop = url, threading.Event()
         groups, routes = ThreadGroup.create(FACTS.ranks, 20.0), ThreadTransport.create(FACTS.ranks, 20.0)
         pace = ThreadGroup.create(FACTS.ranks, 20.0)
@@ -80,10 +87,24 @@ class Ranks:
         for thread in self._threads:
             thread.join()
 
+    def version(self):
+        """The map_version that all ranks have reached."""
+        return min(0 if agent is None else agent.map_version for agent in self.agents)
+
+    def turn(self):
+        """The load changes a moment from now."""
+        self._turns.append((self.step + 50, len(self._turns) * 3))
+
+    def _turn_at(self, step):
+        return next(turn for first, turn in reversed(self._turns) if first <= step)
+
     def _serve(self, rank, group, transport, pace):
         rows = start_map(FACTS)
         recorder = Recorder(FACTS, rank, Kind.RECEIVED_SLOTS)
-        link = StoreLink(self._url, FACTS.pool, rank, poll_s=0.05, heartbeat_s=0.5)
+        link = self._link(
+            self._url, FACTS.pool, rank, poll_s=0.05, heartbeat_s=self._heartbeat_s, access=self._access
+        )
+        self.links[rank] = link
         memory = CrewMemory(FACTS, rank, rows)
         agent = Agent(
             FACTS, group, transport, memory, rows, run_id=5, incarnation=rank, link=link, recorder=recorder
@@ -94,7 +115,8 @@ class Ranks:
             recorder,
             url=self._url,
             node=rank * FACTS.nodes // FACTS.ranks,
-            interval_s=0.1,
+            interval_s=self._interval_s,
+            access=self._access,
             term=lambda: agent.term_seen,
         )
         link.start()
@@ -103,9 +125,8 @@ class Ranks:
         while pace.min(0 if self._stop.is_set() else 1):
             step += 1
             agent.before_forward(step)
-            recorder.record_step(
-                step, Phase.DECODE, received(agent.live, rank, step), TOKENS_PER_STEP // FACTS.ranks
-            )
+            counts = received(agent.live, rank, step, self._turn_at(step))
+            recorder.record_step(step, Phase.DECODE, counts, TOKENS_PER_STEP // FACTS.ranks)
             self.step = step
             time.sleep(0.005)
         agent.close()
@@ -113,12 +134,12 @@ class Ranks:
         link.stop()
 
 
-def received(rows, rank, step):
+def received(rows, rank, step, turn=0):
     """Tokens that a rank's slots receive in a step, the same draw on all ranks: int64 [layers, slots_per_rank]."""
     counts = np.zeros((FACTS.layers, FACTS.slots), dtype=np.int64)
     for layer in range(FACTS.layers):
         rng = np.random.default_rng([step, layer])
-        keys = rng.exponential(size=(TOKENS_PER_STEP, FACTS.experts)) / np.roll(SKEW, layer)
+        keys = rng.exponential(size=(TOKENS_PER_STEP, FACTS.experts)) / np.roll(SKEW, layer + turn)
         for expert in keys.argsort(axis=1)[:, : FACTS.top_k].ravel():
             slots = np.flatnonzero(rows[layer] == expert)
             counts[layer, slots[rng.integers(len(slots))]] += 1

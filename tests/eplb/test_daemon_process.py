@@ -1,17 +1,15 @@
 """Rules of `eplb run` as a real process: it serves, reports, survives a store that goes away, and ends on SIGTERM."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
+from daemon_world import LIMIT_S, Running, environment, eventually
 
 from eplb.store.client import Store
 
@@ -30,63 +28,11 @@ CONFIG = {
         for name, phase in (("prefill", "prefill"), ("decode", "decode"))
     ],
 }
-LIMIT_S = 40.0
 
 
 def write(path, **changes):
     path.write_text(yaml.safe_dump({**CONFIG, **changes}))
     return path
-
-
-class Running:
-    """`eplb run` with its log in a file."""
-
-    def __init__(self, folder, *arguments):
-        self.log_path = Path(folder) / "log"
-        with self.log_path.open("wb") as log:
-            command = [sys.executable, "-m", "eplb", "run", *arguments]
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, cwd=folder, env=environment()
-            )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
-
-    def events(self):
-        lines = self.log_path.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
-
-    def wait_for(self, name):
-        limit = time.monotonic() + LIMIT_S
-        while time.monotonic() < limit:
-            found = [event for event in self.events() if event["event"] == name]
-            if found:
-                return found[0]
-            assert self.process.poll() is None, self.log_path.read_text()
-            time.sleep(0.05)
-        raise AssertionError(f"no event {name}: {self.log_path.read_text()}")
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=LIMIT_S)
-
-
-def environment():
-    root = str(Path(__file__).parents[2])
-    return {**os.environ, "PYTHONPATH": root}
-
-
-def eventually(holds):
-    limit = time.monotonic() + LIMIT_S
-    while not (value := holds()):
-        assert time.monotonic() < limit, "did not become true"
-        time.sleep(0.1)
-    return value
 
 
 @pytest.mark.slow

@@ -74,7 +74,13 @@ def test_the_map_that_all_ranks_serve_is_written_once_per_change(tmp_path):
     assert path.stat().st_ino == first.st_ino
     see(memory, ranks(OTHER, OTHER, version=3), now_ms=3000)
     record, _ = read_last_good(tmp_path, FACTS)
-    assert (record.rows, record.map_version, record.term, record.run_id, record.saved_ms) == (OTHER, 3, 4, 9, 3000)
+    assert (record.rows, record.map_version, record.term, record.run_id, record.saved_ms) == (
+        OTHER,
+        3,
+        4,
+        9,
+        3000,
+    )
     assert memory.saved is True
 
 
@@ -85,7 +91,11 @@ def test_a_new_term_or_a_pause_is_written_although_the_map_is_the_same(tmp_path,
     see(memory, ranks(ROWS, ROWS))
     see(memory, LiveRanks({}, {}), **change)
     record, _ = read_last_good(tmp_path, FACTS)
-    assert (record.term, record.paused, record.rows) == (change.get("term", 4), change.get("paused", False), ROWS)
+    assert (record.term, record.paused, record.rows) == (
+        change.get("term", 4),
+        change.get("paused", False),
+        ROWS,
+    )
 
 
 def test_a_restarted_daemon_begins_where_the_file_ends(tmp_path):

