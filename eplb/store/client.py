@@ -297,8 +297,10 @@ def store_errors(url: str) -> Generator[None]:
     except (RedisConnectionError, RedisTimeoutError, BusyLoadingError, OSError) as error:
         if (advice := tls_advice(error)) is not None:
             raise StoreUntrusted(f"store {masked_url(url)}: {advice} ({error})") from error
+        # A server that speaks plain text only waits for the end of what it takes for a line.
+        tls_port = ", that this is its TLS port" if url.startswith("rediss://") else ""
         raise StoreUnavailable(
-            f"store {masked_url(url)} does not answer: {error}; check that it runs and that the URL is right "
+            f"store {masked_url(url)} does not answer: {error}; check that it runs{tls_port} and that the URL is right "
             "(store.url, EPLB_STORE__URL), or use the embedded store"
         ) from error
     except RedisError as error:
