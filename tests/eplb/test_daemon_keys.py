@@ -31,7 +31,7 @@ def key_file(path, key):
 @pytest.mark.slow
 def test_daemon_and_ranks_with_one_key_move_a_map_and_with_two_do_not(store, tmp_path):
     """A daemon with another key, or none, is refused by the ranks; with theirs, named by EPLB_MAP_KEY_FILE, the map moves."""
-    ours, foreign = key_file(tmp_path / "ours", "ab"), key_file(tmp_path / "foreign", "cd")
+    ours, foreign = key_file(tmp_path / "ours.key", "ab"), key_file(tmp_path / "foreign.key", "cd")
     path = pool_config(tmp_path / "c.yaml", store.url)
     with RING.using(read_keys(ours)), Ranks(store.url) as ranks:
         with Running(tmp_path / "none", "--config", path) as daemon:
