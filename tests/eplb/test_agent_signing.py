@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from eplb.agent.signing import MAP_KEY_VARIABLE, RING, KeyRing, MapKeys, read_keys
 from eplb.agent.wire import decode_live, decode_offer, encode_live, encode_offer, seal, unseal
 from eplb.errors import ConfigError, OfferError
-from eplb.migration.plan import decode_plan, encode_plan, make_plan
+from eplb.migration.plan import make_plan
+from eplb.migration.plan_wire import decode_plan, encode_plan
 
 OLD, NEW, FOREIGN = (MapKeys((bytes([n]) * 32,)) for n in (1, 2, 3))
 BASE = start_map()

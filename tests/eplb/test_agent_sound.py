@@ -24,7 +24,8 @@ from eplb.agent.wire import (
 )
 from eplb.errors import OfferError
 from eplb.migration import observe, read_desired, read_records
-from eplb.migration.plan import PLAN_SCHEMA, decode_plan, encode_plan, make_plan
+from eplb.migration.plan import make_plan
+from eplb.migration.plan_wire import PLAN_SCHEMA, decode_plan, encode_plan
 from eplb.ranks import LiveRanks
 
 BASE = start_map()
