@@ -92,14 +92,11 @@ class PoolMemory:
             self._write(self._folder, self._known)
 
     def _served(self, ranks: LiveRanks, now_ms: int) -> LastGood | None:
-        """The map that all ranks serve, or else the one kept so far."""
+        """The map that all members of the group serve, or else the one kept so far."""
         first = ranks.first
-        if (
-            first is None
-            or first.map_rows is None
-            or len(ranks.records) < self._facts.ranks
-            or not ranks.agree
-        ):
+        if first is None or first.map_rows is None or not ranks.agree:
+            return self._known
+        if not set(first.members or range(self._facts.ranks)) <= set(ranks.records):
             return self._known
         return LastGood(
             pool=self._facts.pool,
@@ -110,6 +107,7 @@ class PoolMemory:
             shares=first.shares_rows,
             paused=False,
             saved_ms=now_ms,
+            model_digest=first.model_digest,
         )
 
     def _is_written(self, record: LastGood) -> bool:

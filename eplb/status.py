@@ -9,6 +9,8 @@ from eplb.ranks import LiveRanks
 from eplb.store.control import is_paused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from collectors.facts import PoolFacts
     from eplb.store.client import Store
 
@@ -47,6 +49,18 @@ def status_text(facts: dict[str, Any]) -> str:
         decision_line(facts["decision"]) if facts["decision"] else "no decision yet: is `eplb run` running?",
     ]
     return "\n".join(lines)
+
+
+def decision_lines(records: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Decisions in the order of the log, one line each.
+
+    Any daemon may add to the log, so a leader that was replaced can still write what it had not sent: its lines are marked.
+    """
+    newest = 0
+    for record in records:
+        late = record["term"] < newest
+        newest = max(newest, record["term"])
+        yield decision_line(record) + (" [sent late by a former leader]" if late else "")
 
 
 def decision_line(record: dict[str, Any]) -> str:

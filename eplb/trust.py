@@ -29,6 +29,7 @@ class Trust:
         """
         self._tell("store_memory", health.sentence)
         self._tell("records_refused", _refused_records(ranks))
+        self._tell("offer_not_read", _unread_offer(ranks))
         if health.may_evict and self._mode == "auto":
             return refuse(Code.STORE_MAY_EVICT, health.sentence, "maxmemory-policy noeviction")
         return None
@@ -47,3 +48,12 @@ def _refused_records(ranks: LiveRanks) -> str:
     rank, reason = min(ranks.damaged.items())
     more = f" (and {len(ranks.damaged) - 1} more)" if len(ranks.damaged) > 1 else ""
     return f"the live record of rank {rank}{more} is refused: {reason}"
+
+
+def _unread_offer(ranks: LiveRanks) -> str:
+    # Such an offer has no name, so that the wave ends by expiry; without this nobody would be told why.
+    first = ranks.first
+    if first is None or first.state != "refused" or first.offer or not first.refusals:
+        return ""
+    rank, code, sentence = first.refusals[0]
+    return f"rank {rank} cannot read what is on offer ({code}): {sentence}"

@@ -115,13 +115,18 @@ def status(file: Path, settings: tuple[str, ...], pool: str | None, as_json: boo
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def history(file: Path, settings: tuple[str, ...], pool: str | None, count: int, as_json: bool) -> int:
     """Show past decisions and why they were taken."""
-    from eplb.status import decision_line
+    from eplb.status import decision_lines
 
     _, store = _open(file, settings, pool)
     with store:
         records = [json.loads(raw) for raw in store.read_log(count)]
-    for record in records:
-        click.echo(json.dumps(record, separators=(",", ":")) if as_json else decision_line(record))
+    shown = (
+        (json.dumps(record, separators=(",", ":")) for record in records)
+        if as_json
+        else decision_lines(records)
+    )
+    for line in shown:
+        click.echo(line)
     return exits.OK if records else exits.NOTHING_TO_DO
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PLAN_SCHEMA = "eplb.plan/2"
+MOST_CELLS = 1 << 23
+"""Slots of all links that a reader unfolds: 61 layers x 320 slots x 400 links, about 100 MB."""
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -54,6 +56,7 @@ def decode_plan(raw: bytes) -> Plan:
 def _read_links(items: list[dict[str, Any]]) -> tuple[LayerChange, ...]:
     before: dict[int, LayerChange] = {}
     links: list[LayerChange] = []
+    cells = 0
     for item in items:
         layer = int(item["layer"])
         first = before.get(layer)
@@ -67,6 +70,10 @@ def _read_links(items: list[dict[str, Any]]) -> tuple[LayerChange, ...]:
         change = LayerChange(layer, int(item["base_digest"]), int(item["target_digest"]), target, shares)
         before[layer] = change
         links.append(change)
+        # A link that changes nothing is three words on the wire and a whole row here.
+        cells += len(change.target)
+        if cells > MOST_CELLS:
+            raise ValueError(f"its links have more than {MOST_CELLS} slots in all")
     return tuple(links)
 
 

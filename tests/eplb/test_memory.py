@@ -29,14 +29,14 @@ class Switches:
         self.fields.update(fields)
 
 
-def ranks(*rows, term=4, version=2, run_id=9):
+def ranks(*rows, term=4, version=2, run_id=9, members=()):
     records = {}
     for rank, own in enumerate(rows):
         digests = tuple(int(x) for x in layer_map_digests(FACTS.model_layers, np.array(own, dtype=np.int32)))
         first = {"map_rows": own, "facts": FACTS} if rank == 0 else {}
         records[rank] = LiveRecord(
             pool="p", rank=rank, incarnation=1, run_id=run_id, term_seen=term, map_version=version, group_step=1,
-            state="serving", offer="", digests=digests, **first,
+            state="serving", offer="", digests=digests, members=members, model_digest=17, **first,
         )  # fmt: skip
     return LiveRanks(records, {})
 
@@ -82,6 +82,13 @@ def test_the_map_that_all_ranks_serve_is_written_once_per_change(tmp_path):
         3000,
     )
     assert memory.saved is True
+
+
+def test_the_members_of_a_smaller_group_are_all_its_ranks(tmp_path):
+    """A rank that was lost is not waited for; the model is noted."""
+    see(PoolMemory(FACTS, tmp_path), ranks(ROWS, members=(0,)))
+    record, _ = read_last_good(tmp_path, FACTS)
+    assert (record.rows, record.model_digest) == (ROWS, 17)
 
 
 @pytest.mark.parametrize("change", [{"term": 8}, {"paused": True}])

@@ -19,7 +19,13 @@ RULES = [
     rule for group in yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"] for rule in group["rules"]
 ]
 CASES = yaml.safe_load((FOLDER / "rules_test.yml").read_text())["tests"]
-ALERTS = {"EplbImbalanceHigh", "EplbCollectorStale", "EplbNoLeader"}
+ALERTS = {
+    "EplbImbalanceHigh",
+    "EplbCollectorStale",
+    "EplbNoLeader",
+    "EplbStateNotSaved",
+    "EplbStoreUnsafe",
+}
 
 
 def promtool(*arguments):
