@@ -1,6 +1,7 @@
 """New shares alone travel the road of moves: offer, vote, switch, live digests, without a byte between ranks."""
 
 import multiprocessing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,12 +55,12 @@ def test_a_plan_back_to_even_shares_goes_live_too():
     actuator.begin(PLAN, shelf.desired(), dict(crew.link.records), term=1, now_ms=NOW_MS)
     crew.offer(shelf.desired().offer)
     crew.settle()
-    actuator.close(shelf.desired(), term=1)
+    actuator.close(shelf.desired(), dict(crew.link.records), term=1, now_ms=NOW_MS)
     back = make_plan(FACTS, BASE, BASE, created_ms=2, base_shares=SHARES, shares=all_shares(BASE, None))
     actuator.begin(back, shelf.desired(), dict(crew.link.records), term=1, now_ms=NOW_MS)
     crew.offer(shelf.desired().offer)
     key = shelf.desired().offer.key
-    crew.until(lambda agent: (agent._offer_key, agent.state) == (key, "switched"))
+    crew.until(lambda agent: (agent._standing.offer_key, agent.state) == (key, "switched"))
     assert all(np.array_equal(agent.shares, all_shares(BASE, None)) for agent in crew.agents)
     assert dict(crew.link.records)[2].digests == PLAN.base_digests
 
@@ -76,12 +77,17 @@ def run_rank(rank, rendezvous, results):
     agent = Agent(
         FACTS, gate, TorchTransport.create(timeout_s=4.0), memory, BASE, run_id=1, incarnation=rank, link=link
     )  # fmt: skip
-    Actuator(FACTS, shelf.write).begin(PLAN, shelf.desired(), everywhere(), term=1, now_ms=NOW_MS)
+    first = link.records[rank]
+    live = {
+        peer: replace(each, run_id=first.run_id, model_digest=first.model_digest)
+        for peer, each in everywhere().items()
+    }
+    Actuator(FACTS, shelf.write).begin(PLAN, shelf.desired(), live, term=1, now_ms=NOW_MS)
     link.offer(encode_offer(shelf.desired().offer), 1)
     switches = serve(agent, pace, 0, lambda: agent.state in {"switched", "refused", "stuck"})
-    live = plan_is_live(PLAN, agent.layer_digests.tolist())
+    done = plan_is_live(PLAN, agent.layer_digests.tolist())
     results.put(
-        (rank, agent.state, switches, live, agent.shares.tolist(), weights_are_right(memory, rank, BASE))
+        (rank, agent.state, switches, done, agent.shares.tolist(), weights_are_right(memory, rank, BASE))
     )
     agent.close()
     dist.barrier()
