@@ -9,6 +9,7 @@ import numpy as np
 
 from collectors.digests import live_map_digest
 from eplb.migration import of_one_run, read_records
+from eplb.migration.membership import lost_ranks, members_of, serving_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,30 +22,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LiveRanks:
-    """The live records of the group that serves now, by rank; only rank 0's carries the map's rows and the pool's facts.
+    """The live records of the group that serves now, by rank; only the first member's carries the map's rows and the pool's facts.
 
+    ``members`` pool ranks of the group that serves now, ``lost`` those of the configuration that are none.
     ``damaged`` why a record could not be read, by rank. ``mismatch`` how the ranks differ from the configuration, "" = they
     do not.
     """
 
     records: dict[int, LiveRecord]
     damaged: dict[int, str]
+    members: tuple[int, ...]
+    lost: tuple[int, ...]
     mismatch: str = ""
 
     @classmethod
     def read(cls, raw: Mapping[int, bytes], facts: PoolFacts) -> LiveRanks:
         """Decode what ``Store.read_live`` gave; records of an earlier or larger group are left out."""
         records, damaged = read_records(raw)
-        return cls(of_one_run(facts, records), damaged, _mismatch(records, facts))
+        present = of_one_run(facts, records)
+        members = members_of(facts, present)
+        return cls(present, damaged, members, lost_ranks(facts, members), _mismatch(records, facts))
 
     @property
     def first(self) -> LiveRecord | None:
-        """Rank 0's record."""
-        return self.records.get(0)
+        """The record of the group's first member."""
+        return self.records.get(self.members[0])
 
     @property
     def rows(self) -> NDArray[np.int32] | None:
-        """The live map, int32 [layers, slots], None while rank 0 has not reported."""
+        """The live map, int32 [layers, slots], None while the first member has not reported."""
         return None if self.first is None else self.first.physical_to_logical()
 
     @property
@@ -90,11 +96,12 @@ class LiveRanks:
 
 
 def _mismatch(records: Mapping[int, LiveRecord], facts: PoolFacts) -> str:
-    first = records.get(0)
-    if first is None or first.facts is None:
+    run_id = serving_run(facts, records)
+    told = [record.facts for record in records.values() if record.run_id == run_id and record.facts]
+    if not told:
         return ""
     for field in fields(facts):
-        ours, theirs = getattr(facts, field.name), getattr(first.facts, field.name)
+        ours, theirs = getattr(facts, field.name), getattr(told[0], field.name)
         if field.name == "bytes_per_expert" and 0 in (ours, theirs):
             continue
         if ours != theirs:

@@ -9,6 +9,7 @@ from eplb.agent.header import MAX_OFFER_BYTES
 from eplb.agent.wire import Offer, encode_offer
 from eplb.errors import PlanError, PlanStale
 from eplb.migration.desired import Desired, of_one_run
+from eplb.migration.membership import first_of, members_of
 from eplb.migration.status import MigrationStatus, observe
 from eplb.migration.waves import waves
 from eplb.protocol import ALL_GUARDS, WAITS_FOR, Act, ActFacts, Code, decide_act
@@ -118,15 +119,14 @@ class Actuator:
         """The records that count, if the protocol's table allows the act now."""
         present = of_one_run(self._facts, live, guards=self._guards)
         status = self.observe(desired, live, now_ms)
-        first = present.get(0)
+        first, members = first_of(self._facts, present), members_of(self._facts, present)
         served = None if first is None or first.map_rows is None else first.digests
         facts = ActFacts(
             state=status.state,
             due=WAITS_FOR.get(act, status.state),
             offer=status.offer,
             sentence=status.sentence,
-            silent=tuple(rank for rank in range(self._facts.ranks) if rank not in present)
-            or (() if served else (0,)),
+            silent=tuple(rank for rank in members if rank not in present) or (() if served else members[:1]),
             other=tuple(rank for rank, record in present.items() if served and record.digests != served),
             base_is_live=act is not Act.BEGIN or plan is None or served == plan.base_digests,
         )
@@ -151,10 +151,10 @@ class Actuator:
         )
 
     def _offer(self, desired: Desired, live: dict[int, LiveRecord], wave: int, now_ms: int) -> Desired:
-        plan, first = desired.plan, live[0]
-        rows = first.physical_to_logical()
-        left = [] if plan is None or rows is None else self._waves(plan, rows, first.digests)
-        if plan is None or not left:
+        plan, first = desired.plan, first_of(self._facts, live)
+        rows = None if first is None else first.physical_to_logical()
+        left = [] if plan is None or first is None or rows is None else self._waves(plan, rows, first.digests)
+        if plan is None or first is None or not left:
             raise PlanError("nothing is left to move")
         offer = Offer(
             pool=self._facts.pool,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from eplb.agent.wire import LiveRecord, Offer, decode_live, decode_offer, encode_offer
 from eplb.errors import OfferError
+from eplb.migration.membership import serving_run
 from eplb.migration.plan_wire import decode_plan, encode_plan
 from eplb.protocol import ALL_GUARDS, ranks_of_run
 
@@ -77,18 +78,18 @@ def read_records(raw: Mapping[int, bytes]) -> tuple[dict[int, LiveRecord], dict[
 def of_one_run(
     facts: PoolFacts, records: Mapping[int, LiveRecord], *, guards: frozenset[str] = ALL_GUARDS
 ) -> dict[int, LiveRecord]:
-    """The records that speak of this pool's present group: rank 0 names the run; shape and ranks must be the pool's.
+    """The records that speak of this pool's present group; shape and ranks must be the pool's.
 
     A record of an earlier life of the group, or of a larger one, says nothing about this one.
     """
-    run_id = records[0].run_id if 0 in records else None
-    runs = {rank: record.run_id for rank, record in records.items()}
-    present = ranks_of_run(runs, run_id, guards=guards)
-    return {
+    fitting = {
         rank: record
         for rank, record in records.items()
-        if 0 <= rank < facts.ranks and len(record.digests) == facts.layers and rank in present
+        if 0 <= rank < facts.ranks and len(record.digests) == facts.layers
     }
+    runs = {rank: record.run_id for rank, record in fitting.items()}
+    present = ranks_of_run(runs, serving_run(facts, fitting), guards=guards)
+    return {rank: record for rank, record in fitting.items() if rank in present}
 
 
 def _number(fields: Mapping[str, bytes], name: str, damaged: list[str]) -> int:

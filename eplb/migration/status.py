@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eplb.migration.desired import of_one_run
+from eplb.migration.membership import first_of, members_of
 from eplb.migration.plan import last_changes, plan_is_live
-from eplb.protocol import ALL_GUARDS, BUSY, Evidence, observe_wave
+from eplb.protocol import ALL_GUARDS, BUSY, Code, Evidence, observe_wave
 from eplb.protocol import WaveState as State
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __all__ = ["MigrationStatus", "State", "observe", "serves_plan"]
 GRACE_S = 10.0
 """Ranks count an offer's time from when they first see it, and report every 5 s."""
 
+_GROUP_LOST = frozenset({str(Code.GROUP_FAILED), str(Code.EXPERT_LOST)})
 _HOLDING = frozenset({"staging", "prepared"})
 
 
@@ -75,7 +77,7 @@ def observe(
     status = MigrationStatus(row.state, row.code, sentence, map_version=min(versions, default=0))
     if offer is None:
         return status
-    everywhere = len(present) == facts.ranks
+    everywhere = _all_told(facts, present)
     planned = last_changes(desired.plan) if desired.plan else offer.changes
     return MigrationStatus(
         state=row.state,
@@ -90,6 +92,16 @@ def observe(
         waiting=evidence.waiting,
         map_version=status.map_version,
     )
+
+
+def _all_told(facts: PoolFacts, present: dict[int, LiveRecord]) -> bool:
+    return set(members_of(facts, present)) <= set(present)
+
+
+def in_doubt_of_weights(record: LiveRecord) -> bool:
+    """Whether a rank is stuck with weights that failed their read-back; one that only lost its group waits for it to form again."""
+    codes = {code for rank, code, _ in record.refusals if rank == record.rank}
+    return record.state == "stuck" and not codes & _GROUP_LOST
 
 
 def _serve(records: dict[int, LiveRecord], change: LayerChange) -> bool:
@@ -109,7 +121,7 @@ def _gather(
 ) -> Evidence:
     places = {rank: _place(record, offer) for rank, record in live.items()}
     switched = tuple(sorted(rank for rank, place in places.items() if place == "target"))
-    first = live.get(0)
+    first = first_of(facts, live)
     refusals = first.refusals if first and first.offer == offer.key and first.state == "refused" else ()
     limit_ms = desired.offered_ms + (offer.expires_after_s + GRACE_S) * 1000
     here = {rank: record.state for rank, record in live.items() if record.offer == offer.key}
@@ -120,8 +132,8 @@ def _gather(
         plan_live=_plan_live(facts, desired, live, offer),
         switched=switched,
         mixed=tuple(sorted(rank for rank, place in places.items() if place == "mixed")),
-        waiting=tuple(rank for rank in range(facts.ranks) if rank not in switched),
-        stuck=tuple(sorted(rank for rank, record in live.items() if record.state == "stuck")),
+        waiting=tuple(rank for rank in members_of(facts, live) if rank not in switched),
+        stuck=tuple(sorted(rank for rank, record in live.items() if in_doubt_of_weights(record))),
         lost=tuple(sorted(rank for rank, place in places.items() if place == "other")),
         holding=tuple(sorted(rank for rank, state in here.items() if state in _HOLDING)),
         committing=tuple(sorted(rank for rank, state in here.items() if state == "committing")),
@@ -138,7 +150,7 @@ def _plan_live(facts: PoolFacts, desired: Desired, live: dict[int, LiveRecord], 
 
 def serves_plan(facts: PoolFacts, plan: Plan, live: dict[int, LiveRecord]) -> bool:
     """Whether all ranks of the group report that they serve every layer of the plan."""
-    return len(live) == facts.ranks and all(plan_is_live(plan, record.digests) for record in live.values())
+    return _all_told(facts, live) and all(plan_is_live(plan, record.digests) for record in live.values())
 
 
 def _place(record: LiveRecord, offer: Offer) -> str:
