@@ -7,6 +7,7 @@
     │   ├── StoreUnavailable  the store does not answer
     │   └── StoreFenced       a newer term exists: this process must not write
     ├── WindowError           counts cannot be brought together
+    ├── HistoryError          a history is damaged or another pool's
     ├── ReplayError           a trace cannot be replayed as asked
     ├── PlanError
     │   ├── PlanStale         the live map is no longer the plan's base
@@ -51,6 +52,10 @@ class StoreFenced(StoreError):  # noqa: N818
 
 class WindowError(EplbError):
     """Counts cannot be brought together."""
+
+
+class HistoryError(EplbError):
+    """A history is damaged or another pool's."""
 
 
 class ReplayError(EplbError):
