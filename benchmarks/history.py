@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from eplb.config import HistoryConfig
-from eplb.history.features import squared_distances, without_noise
+from eplb.history.features import squared_distances
 from eplb.history.file import Held, read_history, write_history
 from eplb.history.material import Material, Past, Recent, mix
 from eplb.history.moments import MOMENT_MS
@@ -237,8 +237,8 @@ def _labels(row: Row, stream: Stream) -> tuple[list[int], list[str]]:
         reservoir.add(_time_ms(row, at), *key, tokens[None])
     moments = reservoir.moments
     distances = squared_distances([moment.feature for moment in moments])
-    clean = without_noise(distances, [moment.noise for moment in moments])
-    found = find_regimes(clean, np.array([moment.number for moment in moments]))
+    noises = np.array([moment.noise for moment in moments])
+    found = find_regimes(distances, noises, np.array([moment.number for moment in moments]))
     domains = [str(stream.domains[moment.steps[0].group_step]) for moment in moments]
     return found.tolist(), domains
 

@@ -65,11 +65,3 @@ def squared_distances(features: Sequence[NDArray[np.int64]]) -> NDArray[np.int64
     norms = np.square(rows).sum(axis=1)
     distances: NDArray[np.int64] = norms[:, None] + norms[None, :] - 2 * (rows @ rows.T)
     return distances
-
-
-def without_noise(distances: NDArray[np.int64], noises: Sequence[int]) -> NDArray[np.int64]:
-    """Squared distances, int64 [n, n], less what the noise of both adds, at least 0."""
-    each = np.array(noises, dtype=np.int64)
-    clean: NDArray[np.int64] = np.maximum(distances - each[:, None] - each[None, :], 0)
-    np.fill_diagonal(clean, 0)
-    return clean

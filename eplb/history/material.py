@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eplb.history.choice import choose
-from eplb.history.features import feature, noise, squared_distances, without_noise
+from eplb.history.features import feature, noise, squared_distances
 from eplb.history.forecast import effective, expected_mix, moment_weights, recency, trust
 from eplb.history.moments import MOMENT_MS, MOMENT_STEPS
 from eplb.history.packing import unpack
@@ -125,9 +125,9 @@ def _weigh(
     distances = squared_distances(
         [moment.feature for moment in past.moments] + [feature(counts) for counts in sums]
     )
-    noises = [moment.noise for moment in past.moments] + [noise(counts) for counts in sums]
+    noises = np.array([moment.noise for moment in past.moments] + [noise(counts) for counts in sums])
     numbers = [moment.number for moment in past.moments] + [recent.now_ms // MOMENT_MS] * len(parts)
-    labels = find_regimes(without_noise(distances, noises), np.array(numbers, dtype=np.int64))
+    labels = find_regimes(distances, noises, np.array(numbers, dtype=np.int64))
     now = np.arange(len(times_s)) >= len(past.moments)
     expected = expected_mix(labels, times_s, fade, now, horizon_s)
     weights = moment_weights(labels, expected, trust(distances, labels, fade), base)

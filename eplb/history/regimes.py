@@ -1,8 +1,9 @@
 """Regimes: moments whose traffic is of one kind, found without being told how many there are.
 
 Ward's tree on squared distances, cut where the silhouette (Rousseeuw 1987) is largest; below the width that Kaufman and
-Rousseeuw (1990) call no substantial structure all moments are one regime. Neighbours in time share requests and are alike for that reason
-alone: a moment must resemble moments that are not its neighbours.
+Rousseeuw (1990) call no substantial structure all moments are one regime. Two things that look like structure are kept out of the
+silhouette: noise is taken off distances, and a difference counts at most in parts of it; and neighbours in time share requests and are
+alike for that reason alone, so that a moment must resemble moments that are not its neighbours.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_REGIMES = 16
-LEAST_SILHOUETTE = 0.25
+LEAST_SILHOUETTE = 1 - (1 - 0.25) ** 2
+"""A quarter in distances, as Kaufman and Rousseeuw say, is so much in their squares."""
 
 
-def find_regimes(distances: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+def find_regimes(
+    distances: NDArray[np.int64], noises: NDArray[np.int64], order: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Regime of every moment, int64 [n], numbered from 0 in the order of their first moments.
 
-    ``distances``: int64 [n, n], squared, without noise. ``order``: int64 [n], place in time; those one apart are neighbours.
+    ``distances``: int64 [n, n], squared. ``noises``: int64 [n], what each moment's own noise adds to them. ``order``: int64 [n], place in
+    time; those one apart are neighbours.
     """
-    count = len(distances)
-    best = np.zeros(count, dtype=np.int64)
-    roots = np.rint(np.sqrt(distances)).astype(np.int64)
+    best = np.zeros(len(distances), dtype=np.int64)
     apart = np.abs(order[:, None] - order[None, :]) > 1
     widest = LEAST_SILHOUETTE
     for labels in ward_cuts(distances, MOST_REGIMES):
-        width = silhouette(roots, labels, apart)
+        width = silhouette(distances, noises, labels, apart)
         if width >= widest:
             best, widest = labels, width
     return _numbered(best)
@@ -70,21 +73,26 @@ def _nearest(
     return first, second
 
 
-def silhouette(roots: NDArray[np.int64], labels: NDArray[np.int64], apart: NDArray[np.bool_]) -> float:
-    """Mean silhouette of labels 0..k-1, int64 [n], by distances int64 [n, n].
+def silhouette(
+    distances: NDArray[np.int64],
+    noises: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    apart: NDArray[np.bool_],
+) -> float:
+    """Mean silhouette of labels 0..k-1, int64 [n], by squared distances int64 [n, n] less the noise of both, int64 [n].
 
     ``apart``: bool [n, n], pairs that are no neighbours; only they count within a cluster. A moment without any has 0.
     """
-    count = len(labels)
     one_hot = (labels[:, None] == np.arange(labels.max() + 1)).astype(np.int64)
     own = one_hot.astype(np.bool_)
-    far = (roots * apart) @ one_hot
-    inside = far[own] / np.maximum((apart.astype(np.int64) @ one_hot)[own], 1)
-    has_own = (apart.astype(np.int64) @ one_hot)[own] > 0
-    outside = np.where(own, np.inf, (roots @ one_hot) / one_hot.sum(axis=0)).min(axis=1)
-    larger = np.maximum(inside, outside)
-    width = np.where(has_own & (larger > 0), (outside - inside) / np.where(larger > 0, larger, 1.0), 0.0)
-    return float(np.cumsum(width)[-1]) / count
+    clean = distances - noises[:, None] - noises[None, :]
+    far = apart.astype(np.int64)
+    fellows = (far @ one_hot)[own]
+    inside = np.maximum(((clean * far) @ one_hot)[own] / np.maximum(fellows, 1), 0.0)
+    outside = np.maximum(np.where(own, np.inf, (clean @ one_hot) / one_hot.sum(axis=0)).min(axis=1), 0.0)
+    larger = np.maximum(np.maximum(inside, outside), 2.0 * noises)
+    width = np.where((fellows > 0) & (larger > 0), (outside - inside) / np.maximum(larger, 1.0), 0.0)
+    return float(np.cumsum(width)[-1]) / len(labels)
 
 
 def keep_ids(
