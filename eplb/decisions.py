@@ -6,9 +6,12 @@ import json
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eplb.plain import plain
+
+if TYPE_CHECKING:
+    from eplb.history import PlannedOn
 
 
 class Code(StrEnum):
@@ -57,6 +60,7 @@ class PlanFacts:
 
     ``ratio_before`` and ``ratio_after``: mean over held-out slices and layers of max/mean under the live map and under the plan.
     ``gain`` their difference. ``solve_s`` how long the solver took; ``seconds`` how long moving is predicted to take, None = unknown. ``bytes`` weights to move, 0 while the size of an expert is unknown.
+    ``planned_on`` the slices that the solver was given, from the window and from its history.
     """
 
     plan_id: str
@@ -71,6 +75,7 @@ class PlanFacts:
     solve_s: float = 0.0
     seconds: float | None = None
     reasons: tuple[tuple[str, str], ...] = ()
+    planned_on: PlannedOn | None = None
 
     @property
     def gain(self) -> float:

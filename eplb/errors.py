@@ -8,6 +8,7 @@
     │   │   └── StoreUntrusted    its TLS certificate is not accepted
     │   └── StoreFenced       a newer term exists: this process must not write
     ├── WindowError           counts cannot be brought together
+    ├── HistoryError          a history is damaged or another pool's
     ├── ReplayError           a trace cannot be replayed as asked
     ├── PlanError
     │   ├── PlanStale         the live map is no longer the plan's base
@@ -56,6 +57,10 @@ class StoreFenced(StoreError):  # noqa: N818
 
 class WindowError(EplbError):
     """Counts cannot be brought together."""
+
+
+class HistoryError(EplbError):
+    """A history is damaged or another pool's."""
 
 
 class ReplayError(EplbError):

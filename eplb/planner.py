@@ -31,7 +31,9 @@ HELD_OUT_PARTS = 4
 class PlanRequest:
     """Everything the solver needs, as plain arrays.
 
-    ``tokens``: int64 [slices, layers, experts], oldest slice first. ``current``: int32 [layers, slots], the live map;
+    ``tokens``: int64 [slices, layers, experts], oldest slice first; the last
+    ``held_out`` of them judge the plan, None = one part in HELD_OUT_PARTS. ``weights``: float64 [slices - held_out], how much each of the others counts, None = all
+    equal. ``current``: int32 [layers, slots], the live map;
     ``shares``: float64 [layers, slots] that it is served with, None = even. ``search_s``: seconds after which the search ends
     early, with the reason ``truncated``; None = never.
     """
@@ -41,6 +43,8 @@ class PlanRequest:
     ranks: int
     nodes: int
     slots_per_rank: int
+    held_out: int | None = None
+    weights: NDArray[np.float64] | None = None
     shares: NDArray[np.float64] | None = None
     slack: float = 0.005
     dispatch: str = "even"
@@ -83,8 +87,8 @@ def make_plan(request: PlanRequest) -> PlanResult:
         ValueError: too few slices to hold any out.
     """
     slices = request.tokens.shape[0]
-    held_out = slices // HELD_OUT_PARTS
-    if held_out < 1:
+    held_out = slices // HELD_OUT_PARTS if request.held_out is None else request.held_out
+    if not 1 <= held_out < slices:
         raise ValueError(
             f"{slices} slices: at least {HELD_OUT_PARTS} are needed to judge a plan on load it has not seen"
         )
@@ -92,7 +96,8 @@ def make_plan(request: PlanRequest) -> PlanResult:
     topology = Topology.uniform(
         ranks=request.ranks, nodes=request.nodes, slots_per_rank=request.slots_per_rank
     )
-    seen, unseen = LoadTrace(request.tokens[:-held_out]), LoadTrace(request.tokens[-held_out:])
+    seen = LoadTrace(request.tokens[:-held_out], request.weights)
+    unseen = LoadTrace(request.tokens[-held_out:])
     current = Placement(request.current, request.shares)
     result = solve(
         seen,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +12,10 @@ from eplb.assess import served_by
 from eplb.controller import Answer
 from eplb.decisions import Code, PlanFacts
 from eplb.errors import NeedsStaging, PlanError
+from eplb.history import History
 from eplb.migration import make_plan
 from eplb.migration.duration import Links, predicted_seconds
-from eplb.planner import PlanRequest, PlanResult
+from eplb.planner import HELD_OUT_PARTS, PlanRequest, PlanResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from collectors.facts import PoolFacts
     from eplb.config import PoolConfig
+    from eplb.history import PlannedOn
     from eplb.migration import Desired, Plan
     from eplb.planner import PlanFailure
     from eplb.ports import Solver
@@ -37,6 +40,13 @@ class Planning:
         self._base: NDArray[np.int32] | None = None
         self._load: NDArray[np.float64] | None = None
         self._links = Links.of(config.migration, None)
+        self._planned_on: PlannedOn | None = None
+        self._history = History(
+            facts,
+            config.history,
+            horizon_s=config.gate.cooldown_s,
+            most_slices=config.window.max_slices,
+        )
         self.plan: Plan | None = None
 
     @property
@@ -48,6 +58,14 @@ class Planning:
         """Get the solver ready, so that the first request does not wait for its imports."""
         self._solver.warm()
 
+    def note(self, view: WindowView) -> None:
+        """Take the view's new steps into the history."""
+        self._history.note(view)
+
+    def save(self) -> None:
+        """Write the history down, if it is to outlive the process."""
+        self._history.save()
+
     def close(self) -> None:
         """End the solve and forget the plan."""
         self._solver.close()
@@ -55,10 +73,10 @@ class Planning:
 
     def forget(self) -> None:
         """The plan is done, refused or another's."""
-        self.plan, self._base, self._load = None, None, None
+        self.plan, self._base, self._load, self._planned_on = None, None, None, None
 
     def ask(self, view: WindowView, ranks: LiveRanks) -> None:
-        """Ask for a plan from the live map, on the slices that it served.
+        """Ask for a plan from the live map, on the window and its history, judged by slices that the live map served.
 
         Raises:
             PlanError: nobody says what the live map is.
@@ -67,12 +85,16 @@ class Planning:
         if rows is None:
             raise PlanError("rank 0 has not reported the live map; wait for its record")
         facts, settings = self._facts, self._config.solver
-        tokens = view.tokens[served_by(view, ranks.live_digest)]
+        served = served_by(view, ranks.live_digest)
+        material = self._history.material(view, served, int(served.sum()) // HELD_OUT_PARTS)
+        self._planned_on = material.planned_on
         self._links = Links.of(self._config.migration, view.step_us)
-        self._base, self._load = rows, tokens.sum(axis=0).astype(np.float64)
+        self._base, self._load = rows, view.tokens[served].sum(axis=0).astype(np.float64)
         self._solver.start(
             PlanRequest(
-                tokens=tokens,
+                tokens=material.tokens,
+                weights=material.weights,
+                held_out=material.held_out,
                 current=rows,
                 shares=ranks.shares,
                 ranks=facts.ranks,
@@ -93,6 +115,9 @@ class Planning:
         base, rows = self._base, ranks.rows
         if not isinstance(result, PlanResult) or base is None or rows is None:
             return _failed(result)
+        told = self._planned_on
+        if told is not None:
+            result = replace(result, reasons=(*result.reasons, ("history", told.sentence)))
         try:
             self.plan = self._plan_from(result, base, ranks, now_ms)
         except NeedsStaging as error:
@@ -112,6 +137,7 @@ class Planning:
             slices_held_out=result.slices_held_out,
             solve_s=round(result.solve_s, 3),
             reasons=result.reasons,
+            planned_on=told,
         )
         return Answer(facts, base_is_live=bool(np.array_equal(base, rows)))
 

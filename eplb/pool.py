@@ -133,6 +133,7 @@ class Pool:
             ranks, term=desired.term, map_version=desired.map_version, paused=known.paused, now_ms=now_ms
         )
         inputs = self._inputs(known)
+        self._planning.note(known.view)
         outcome = decide(self._state, inputs, self.config.gate)
         # The state is kept before the act: an act whose answer is lost is found again in what the store says.
         self._state = outcome.state
@@ -152,6 +153,7 @@ class Pool:
     def close(self) -> None:
         """Give the lease back and end the solver's process; the map stays as it is."""
         self._planning.close()
+        self._planning.save()
         try:
             self._lease.release()
         except EplbError as error:

@@ -29,6 +29,7 @@ from eplb.config.problems import explain
 from eplb.config.sections import (
     AlertConfig,
     GateConfig,
+    HistoryConfig,
     HttpConfig,
     LogConfig,
     MetricsConfig,
@@ -48,6 +49,7 @@ __all__ = [
     "AlertConfig",
     "DaemonConfig",
     "GateConfig",
+    "HistoryConfig",
     "HttpConfig",
     "LogConfig",
     "MetricsConfig",

@@ -11,6 +11,7 @@ from collectors.facts import Kind, Phase, PoolFacts
 from eplb.config.sections import (
     AlertConfig,
     GateConfig,
+    HistoryConfig,
     HttpConfig,
     LogConfig,
     MetricsConfig,
@@ -122,6 +123,7 @@ class PoolConfig(Section):
     shares), hash_row (vLLM), nearest (SGLang static), per_source (vllm-ascend), block_round_robin (TensorRT-LLM), optimal (split
     by load in every batch). What a rule needs and the window does not hold is assumed, and the plan says so."""
     window: WindowConfig = WindowConfig()
+    history: HistoryConfig = HistoryConfig()
     gate: GateConfig = GateConfig()
     solver: SolverConfig = SolverConfig()
     migration: MigrationConfig = MigrationConfig()

@@ -146,6 +146,27 @@ class WindowConfig(Section):
     """Most memory of the window; checked at start against ranks x frame x window."""
 
 
+class HistoryConfig(Section):
+    """What is kept of the traffic before the window, and how a plan makes use of it."""
+
+    use: Literal["off", "pooled", "regimes"] = "regimes"
+    """off = plan on the window alone; pooled = on all that is kept, weighed by age; regimes = what resembles the traffic that is
+    expected while the plan serves weighs more (docs/history.md compares them)."""
+    folder: str = ""
+    """Where each pool's history is kept over restarts, one file each; empty = in memory only, and a restart begins anew."""
+    keep_s: float = Field(default=604_800.0, ge=600, le=7_776_000)
+    """Age at which steps are dropped. A week holds every hour of the day and every day of the week."""
+    half_life_s: float = Field(default=86_400.0, ge=60, le=7_776_000)
+    """Age at which a step counts half: half_life_s / (half_life_s + age). A day: the same hour of yesterday still counts half."""
+    most_moments: int = Field(default=256, ge=8, le=1024)
+    """Most minutes that are kept, up to 8 steps of each. 256 are 2048 slices, eight times what a plan takes; more make finding
+    regimes slower (its time grows with the square)."""
+    most_bytes: int = Field(default=64_000_000, ge=100_000, le=2_000_000_000)
+    """Most packed counts, in memory and in the file. 2048 steps of 58 layers x 256 experts take some 35 MB."""
+    window_share: float = Field(default=0.25, gt=0, le=1)
+    """Least part of the weight that the window's own slices have, so that traffic never seen before is not drowned."""
+
+
 class GateConfig(Section):
     """When a better placement is worth acting on; the cheapest check comes first."""
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from eplb.config.pools import DaemonConfig, PoolConfig
-from eplb.config.sections import GateConfig, MigrationConfig, Section, SolverConfig, WindowConfig
+from eplb.config.sections import (
+    GateConfig,
+    HistoryConfig,
+    MigrationConfig,
+    Section,
+    SolverConfig,
+    WindowConfig,
+)
 from eplb.errors import ReplayError
 from eplb.models import MODELS
 from eplb.replay.ledger import Price
@@ -31,6 +38,7 @@ LARGEST_WINDOW_BYTES = 2**40
 
 _SECTIONS: dict[str, type[Section]] = {
     "gate": GateConfig,
+    "history": HistoryConfig,
     "migration": MigrationConfig,
     "solver": SolverConfig,
     "window": WindowConfig,
@@ -130,6 +138,7 @@ def daemon_config(settings: str, recording: Recording, options: ReplayOptions, s
     schedule = options.schedule
     sections: dict[str, dict[str, Any]] = {
         "gate": {"mode": "auto"},
+        "history": {},
         "migration": {},
         "solver": {"effort": options.effort, "seed": seed},
         "window": {
