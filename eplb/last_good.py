@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -132,6 +131,6 @@ def _shares(found: Any, facts: PoolFacts) -> tuple[tuple[float, ...], ...] | Non
     if found is None:
         return None
     rows = _table(found, facts, "shares")
-    if not all(type(x) in (int, float) and math.isfinite(x) and 0 <= x <= 1 for row in rows for x in row):
+    if not all(type(x) in (int, float) and 0 <= x <= 1 for row in rows for x in row):
         raise OfferError("last good map: a share is not in 0..1")
     return tuple(tuple(float(x) for x in row) for row in rows)

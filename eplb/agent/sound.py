@@ -8,6 +8,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
+from eplb.agent.header import MAX_TERM
 from eplb.errors import OfferError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 INT_LIMIT = 1 << 64
 LONGEST_TEXT = 1 << 16
 LONGEST_TUPLE = 1 << 20
+MOST_VERSIONS = 1 << 62
 
 
 def check_types(record: Any) -> None:
@@ -35,12 +37,14 @@ def check_types(record: Any) -> None:
             )
 
 
-def check_live_shape(record: LiveRecord) -> None:
-    """The rows of a live record are one rectangle that fits its facts and its digests.
+def check_live(record: LiveRecord) -> None:
+    """The counters of a live record are in range, and its rows are one rectangle that fits its facts and its digests.
 
     Raises:
         OfferError: they do not.
     """
+    if not 0 <= record.term_seen <= MAX_TERM or not 0 <= record.map_version < MOST_VERSIONS:
+        raise OfferError("LiveRecord: term_seen or map_version is out of range")
     rows, facts = record.map_rows, record.facts
     if rows is None and record.shares_rows is None:
         return

@@ -16,7 +16,7 @@ import numpy as np
 from collectors.errors import FactsError
 from collectors.facts import PoolFacts
 from eplb.agent.signing import RING
-from eplb.agent.sound import check_live_shape, check_types
+from eplb.agent.sound import check_live, check_types
 from eplb.errors import OfferError
 
 if TYPE_CHECKING:
@@ -219,5 +219,5 @@ def decode_live(raw: bytes) -> LiveRecord:
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError, FactsError) as error:
         raise OfferError(f"live record: a field is missing or of the wrong type ({error!s:.120})") from error
     check_types(record)
-    check_live_shape(record)
+    check_live(record)
     return record

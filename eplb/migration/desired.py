@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MOST_COUNT = 1 << 62
+"""Terms, versions and times are below; what is not was not written by a daemon."""
+
 
 @dataclass(frozen=True, slots=True)
 class Desired:
@@ -94,10 +97,13 @@ def of_one_run(
 
 def _number(fields: Mapping[str, bytes], name: str, damaged: list[str]) -> int:
     try:
-        return int(fields.get(name) or 0)
+        found = int(fields.get(name) or 0)
     except ValueError:
+        found = -1
+    if not 0 <= found < MOST_COUNT:
         damaged.append(name)
         return 0
+    return found
 
 
 def _record(

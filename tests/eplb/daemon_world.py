@@ -11,7 +11,8 @@ from pathlib import Path
 import pool_world
 import yaml
 
-LIMIT_S = 60.0
+LIMIT_S = 150.0
+"""No test judges a duration: a shared machine is slow at times."""
 
 
 class Running:

@@ -141,6 +141,8 @@ def test_unknown_and_missing_fields_are_refused(kind, change):
         {"digests": [2**64, 1, 2]},
         {"digests": [1]},
         {"term_seen": "x"},
+        {"term_seen": 2**53 + 1},
+        {"map_version": -1},
         {"rank": None},
         {"map_rows": [[0, 1], [1]]},
         {"map_rows": [[99] * 12] * 3},
@@ -168,6 +170,14 @@ def test_whatever_stands_under_desired_the_status_is_computed(fields):
     """Damage is named and counts as absent; no leader is stopped by it."""
     ranks = LiveRanks.read({}, FACTS)
     observe(FACTS, read_desired(fields), ranks.records, 1000)
+
+
+@pytest.mark.parametrize("raw", [b"9" * 4000, b"-1", b"x", b"1e9", b"9" * 5000])
+def test_a_counter_that_no_daemon_wrote_counts_as_none(raw):
+    """Else it would reach metrics and the next term."""
+    desired = read_desired({"term": raw, "map_version": raw, "offered_ms": raw})
+    assert (desired.term, desired.map_version, desired.offered_ms) == (0, 0, 0)
+    assert desired.damaged == ("term", "map_version", "offered_ms")
 
 
 def test_rows_become_an_array_of_the_pools_shape():

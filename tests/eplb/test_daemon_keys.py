@@ -6,7 +6,7 @@ import signal
 
 import httpx
 import pytest
-from daemon_world import Running, eventually, pool_config
+from daemon_world import LIMIT_S, Running, eventually, pool_config
 from pool_world import FACTS, Ranks
 
 from eplb.agent.signing import RING, read_keys
@@ -57,7 +57,7 @@ def test_a_bad_key_file_ends_the_daemon_with_a_reason(store, tmp_path):
     key.chmod(0o644)
     path = pool_config(tmp_path / "c.yaml", store.url, map_key_file=str(key))
     with Running(tmp_path / "d", "--config", path) as daemon:
-        assert daemon.process.wait(60) == 1
+        assert daemon.process.wait(LIMIT_S) == 1
         assert "chmod 600" in daemon.log_path.read_text()
 
 
@@ -113,4 +113,4 @@ def test_a_log_that_cannot_be_written_does_not_end_the_daemon(store, tmp_path):
         assert daemon.log_path.stat().st_size == size
         resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
         daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.process.wait(60) == 0
+        assert daemon.process.wait(LIMIT_S) == 0

@@ -100,7 +100,7 @@ def world(embedded_store_url, tmp_path):
     with ExitStack() as stack:
         store = stack.enter_context(Store(embedded_store_url, FACTS.pool))
         store.redis.flushall()
-        quick = {"timeout_s": 0.5, "lease_ttl_s": 2.0}
+        quick = {"timeout_s": 0.5, "lease_ttl_s": 4.0}
         path = pool_config(tmp_path / "c.yaml", embedded_store_url, store=quick)
         ranks = stack.enter_context(Ranks(embedded_store_url, link=HeldLink))
         HeldLink.agents = ranks.agents

@@ -13,7 +13,7 @@ from collectors.keys import lease_key
 from eplb.migration import read_desired
 from eplb.store.client import Store
 
-QUICK = {"timeout_s": 0.5, "lease_ttl_s": 2.0}
+QUICK = {"timeout_s": 0.5, "lease_ttl_s": 4.0}
 
 
 class Daemons:
