@@ -34,6 +34,7 @@ benchmarks: $(VENV)/.dev
 	$(VENV)/bin/python benchmarks/store_cost.py
 	$(VENV)/bin/python benchmarks/large_traces.py
 	$(VENV)/bin/python benchmarks/trace_statistics.py
+	$(VENV)/bin/python benchmarks/migration_rounds.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

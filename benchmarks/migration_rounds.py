@@ -253,7 +253,7 @@ def real() -> None:
     base, target, load = real_maps()
     plan = make_plan(REAL, base, target, created_ms=1, load=load)
     parts = waves(REAL, plan, base, plan.base_digests)
-    _, _, least = walked(REAL, base, parts)
+    _, rounds, least = walked(REAL, base, parts)
     bandwidth = min(answer[4] for answer in answers)
     links = Links(bandwidth, bandwidth, copy_bytes_per_s=2e9, gate_s=GATE_STEPS * 0.00115)
     took_s = sum(max(answer[3][wave] for answer in answers) for wave in range(len(parts)))
@@ -262,7 +262,7 @@ def real() -> None:
     )
     print(f"  bytes between ranks {sum(answer[1] for answer in answers)}, bound {plan.bytes}")
     print(
-        f"  rounds of the busiest rank {max(answer[2] for answer in answers)}, rounds of the plan's bound {least}"
+        f"  rounds {rounds}, bound {least}; the busiest rank took part in {max(answer[2] for answer in answers)}"
     )
     print(
         f"  waves {len(parts)}, seconds {took_s:.2f}, predicted {plan_seconds(REAL, links, base, parts):.2f} at {bandwidth / 1e9:.2f} GB/s a link"

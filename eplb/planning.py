@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collectors.facts import PoolFacts
     from eplb.config import PoolConfig
     from eplb.history import PlannedOn
+    from eplb.history.material import Material
     from eplb.migration import Desired, Plan
     from eplb.planner import PlanFailure
     from eplb.ports import Solver
@@ -89,7 +90,7 @@ class Planning:
         material = self._history.material(view, served, int(served.sum()) // HELD_OUT_PARTS)
         self._planned_on = material.planned_on
         self._links = Links.of(self._config.migration, view.step_us)
-        self._base, self._load = rows, view.tokens[served].sum(axis=0).astype(np.float64)
+        self._base, self._load = rows, _expected_load(material)
         self._solver.start(
             PlanRequest(
                 tokens=material.tokens,
@@ -164,6 +165,17 @@ class Planning:
             gain_ratio=result.ratio_before - result.ratio_after,
             reasons=result.reasons,
         )
+
+
+def _expected_load(material: Material) -> NDArray[np.float64]:
+    """Tokens of the slices that a plan is made on, each as much as it counts: float64 [layers, experts]."""
+    slices = material.tokens[: len(material.tokens) - material.held_out]
+    weights = np.ones(len(slices)) if material.weights is None else material.weights
+    load = np.zeros(material.tokens.shape[1:])
+    # Slice by slice: np.sum may add in another order elsewhere, and what is moved first depends on it.
+    for tokens, weight in zip(slices, weights, strict=True):
+        load += tokens * weight
+    return load
 
 
 def _failed(result: PlanResult | PlanFailure) -> Answer:

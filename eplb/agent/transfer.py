@@ -100,7 +100,7 @@ class Transfer:
     def _bring(self) -> Refusal | None:
         try:
             # Every rank finds the same sources, or the same lack of one, so no peer waits for a message.
-            copies = wave_copies(self._side.facts, self._rows, self._changes)
+            copies = wave_copies(self._side.facts, self._rows, self._changes, self._side.members)
             self._staging.fill_local(copies)
             for part in contention_free_rounds(self._side.facts, copies):
                 self._exchange(part)
