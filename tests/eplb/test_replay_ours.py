@@ -46,7 +46,7 @@ def test_the_gate_s_settings_are_the_daemon_s():
     """Mode observe never moves, and a long cooldown lets one plan through."""
     _, maps = serve("ours:mode=observe,min_slices=8,min_tokens=1000")
     assert all(np.array_equal(rows, START) for rows in maps)
-    policy, _ = serve("ours:min_slices=8,min_tokens=1000,cooldown_s=100000")
+    policy, _ = serve("ours:min_slices=20,min_tokens=1000,cooldown_s=100000")
     assert policy.decisions["offered"] == 1
 
 
