@@ -59,7 +59,7 @@ class Before:
 class FollowUp:
     """One plan at a time, from its offer until the next one; of the earlier ones the record alone.
 
-    ``gains`` that record. ``planned_tokens``: int64 [layers, experts], what the plan was made on that was applied last; None = unknown.
+    ``gains`` that record; ``recalled`` it was read from the log since this process leads. ``planned_tokens``: int64 [layers, experts], what the plan was made on that was applied last; None = unknown.
     """
 
     def __init__(self, facts: PoolFacts, config: PoolConfig) -> None:
@@ -69,7 +69,7 @@ class FollowUp:
         )
         self.gains = Gains()
         self.planned_tokens: NDArray[np.int64] | None = None
-        self.forget()
+        self.leave()
 
     @property
     def before(self) -> Placement | None:
@@ -78,7 +78,12 @@ class FollowUp:
 
     def recall(self, records: Iterable[bytes]) -> None:
         """Begin with what the decision log says of earlier plans, oldest record first."""
-        self.gains = read_gains(records)
+        self.gains, self.recalled = read_gains(records), True
+
+    def leave(self) -> None:
+        """Another process may lead: what it finds is in the log alone."""
+        self.recalled = False
+        self.forget()
 
     def forget(self) -> None:
         """The plan did not come to pass, or is another leader's."""
@@ -154,11 +159,11 @@ class FollowUp:
     def _measured(self, view: WindowView, ranks: LiveRanks, now_ms: int) -> Found:
         """The first measurement is the gain; each later one, a window on, tells how much of it is left."""
         before, outcome = self._before, self._outcome
-        keep = view.live_digests == self._digest
-        slices = int(keep.sum())
         if before is None or outcome is None or ranks.live_digest != self._digest:
             return Found()
-        if slices < self._config.gate.min_slices:
+        # A map that comes back has slices of its first time in the window.
+        keep = (view.live_digests == self._digest) & (view.group_steps > before.group_step)
+        if int(keep.sum()) < self._config.gate.min_slices:
             return Found()
         found = realised(
             view.tokens[keep],

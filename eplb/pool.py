@@ -177,7 +177,6 @@ class Pool:
             if term is not None:
                 self._log.info("leading", term=term)
                 self._planning.warm()
-                self._follow_up.recall(self.store.read_log(RECORDS_READ))
 
     def _leads_on(self) -> bool:
         """Whether this process leads under the same term as in the last cycle, or begins to."""
@@ -186,7 +185,7 @@ class Pool:
         kept = term is not None and before in (None, term)
         if not kept and self._state.name is not Name.STANDBY:
             self._planning.close()
-            self._follow_up.forget()
+            self._follow_up.leave()
         return kept or (term is not None and self._state.name is Name.STANDBY)
 
     def _read_frames(self, ranks: LiveRanks) -> None:
@@ -210,6 +209,8 @@ class Pool:
 
     def _inputs(self, known: Known) -> Inputs:
         leader, ranks, now_ms = self._leads_on(), known.ranks, known.now_ms
+        if leader and not self._follow_up.recalled:
+            self._follow_up.recall(self.store.read_log(RECORDS_READ))
         movement, gains = self._movement(known), self._follow_up.gains
         answer = self._planning.answer(ranks, known.desired, now_ms, gains)
         if answer is not None:
