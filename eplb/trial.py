@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from collectors.shares import even_shares
 from eplb.rollback import mean_by_slice, standard_error
 from eplb.thrash import without_returns
 from placement import Placement, evaluate, improve_shares
@@ -82,18 +83,11 @@ def without_thrash(request: PlanRequest, target: Placement) -> tuple[Placement, 
         return target, ()
     shares = np.array(target.shares, dtype=np.float64)
     for layer in layers:
-        shares[layer] = _even(request.current[layer]) if request.shares is None else request.shares[layer]
+        shares[layer] = (
+            even_shares(request.current[layer]) if request.shares is None else request.shares[layer]
+        )
     sentence = f"{len(layers)} layers stay as they are, because experts would come back to ranks that they left lately"
     return Placement(kept, shares), ((THRASH, sentence),)
-
-
-def _even(row: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Equal shares of every expert's copies, float64 [slots], 0 on empty slots."""
-    held = row >= 0
-    copies = np.bincount(row[held])
-    shares = np.zeros(len(row), dtype=np.float64)
-    shares[held] = 1.0 / copies[row[held]]
-    return shares
 
 
 def _busiest(rank_load: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -141,7 +141,9 @@ def daemon_config(settings: str, recording: Recording, options: ReplayOptions, s
         "gate": {"mode": "auto"},
         "history": {},
         # One run of the daemon stands for all machines, so its prices are those of the first.
-        "migration": {"link_bytes_per_s": options.prices()[0].link_bytes_per_s},
+        "migration": dict.fromkeys(
+            ("link_bytes_per_s", "node_link_bytes_per_s"), options.prices()[0].link_bytes_per_s
+        ),
         "solver": {"effort": options.effort, "seed": seed},
         "window": {
             "window_s": options.memory_windows * schedule.window_steps * schedule.step_ms / 1000,

@@ -126,7 +126,7 @@ def test_a_fitted_price_is_that_of_the_kernels():
 
 def test_moves_that_cost_more_than_they_bring_are_not_made():
     """A link of one byte a second and a horizon of a minute: no plan pays."""
-    loop = Loop(PAIRS, ranks=2, experts=4, horizon_s=60.0, migration={"link_bytes_per_s": 1.0})
+    loop = Loop(PAIRS, ranks=2, experts=4, horizon_s=60.0, migration={"node_link_bytes_per_s": 1.0})
     decision = loop.until(Code.PRICE_TOO_HIGH, 4 * A)
     assert decision["plan"]["worth"]["stall_s"] == 1000.0 * decision["plan"]["busiest_moves"]
     assert len(loop.maps) == 1
