@@ -14,6 +14,7 @@ from eplb.rollback import NOISE, Realised, fell_short, realised
 from eplb.states import Name
 from eplb.thrash import departures
 from placement import Placement, Topology
+from placement.errors import PlacementError
 from placement.layer import ordered_sum
 
 if TYPE_CHECKING:
@@ -45,11 +46,12 @@ class Found:
 class Before:
     """The map before a plan and how it did.
 
-    ``gap`` measured minus evaluated mean ratio while it was live. ``fit`` step times under it. ``group_step`` the newest when the plan was offered.
+    ``run_id`` of the group that served it. ``gap`` measured minus evaluated mean ratio while it was live. ``fit`` step times under it. ``group_step`` the newest when the plan was offered.
     ``planned_tokens``: int64 [layers, experts], the window's sum then.
     """
 
     placement: Placement
+    run_id: int
     gap: float
     fit: StepFit | None
     group_step: int
@@ -96,14 +98,15 @@ class FollowUp:
     def offered(self, view: WindowView, ranks: LiveRanks) -> None:
         """A plan is about to be offered: remember the map that it starts from."""
         self.forget()
-        rows = ranks.rows
-        if rows is None:
+        rows, first = ranks.rows, ranks.first
+        if rows is None or first is None:
             return
         placement = Placement(rows, ranks.shares)
         keep = view.live_digests == ranks.live_digest
         fit = fit_step_time(step_cost(view, self._facts.ranks)[keep], view.step_us_by_slice[keep])
         self._before = Before(
             placement,
+            first.run_id,
             gap=self._gap(view, placement, keep),
             fit=fit if isinstance(fit, StepFit) else None,
             group_step=int(view.group_steps[-1]) if view.slices else 0,
@@ -114,7 +117,15 @@ class FollowUp:
         self, state: State, movement: Movement, view: WindowView, ranks: LiveRanks, now_ms: int
     ) -> Found:
         """What this cycle shows of the plan that is followed; new facts go into the record at once."""
-        found = self._found(state, movement, view, ranks, now_ms)
+        if self._before is not None and ranks.first is not None and ranks.first.run_id != self._before.run_id:
+            # Another life of the group: its maps and steps say nothing of this plan.
+            self.forget()
+        try:
+            found = self._found(state, movement, view, ranks, now_ms)
+        except PlacementError:
+            # The map before cannot serve what is served now, so there is nothing to compare with.
+            self.forget()
+            found = Found()
         if found.outcome is not None:
             self.gains = self.gains.with_outcome(found.outcome)
         if found.departed is not None:
@@ -196,9 +207,12 @@ class FollowUp:
         """What an evaluation does not see of the live map: mean measured minus mean evaluated ratio, 0 without slices."""
         if not keep.any():
             return 0.0
-        found = realised(
-            view.tokens[keep], view.ratio[keep], live, self._topology, dispatch=self._config.dispatch
-        )
+        try:
+            found = realised(
+                view.tokens[keep], view.ratio[keep], live, self._topology, dispatch=self._config.dispatch
+            )
+        except PlacementError:
+            return 0.0
         return -found.gain if math.isfinite(found.gain) else 0.0
 
     def _slowdown_s(self, view: WindowView, before: Before) -> float:

@@ -269,7 +269,7 @@ class Group:
             offer="" if offer is None else offer.key,
             digests=live.wire_digests,
         )
-        first = replace(record, map_rows=live.wire_rows, shares_rows=live.wire_shares)
+        first = replace(record, facts=self._facts, map_rows=live.wire_rows, shares_rows=live.wire_shares)
         self._store.live[0] = encode_live(first)
         for rank in range(1, self._facts.ranks):
             self._store.live[rank] = encode_live(replace(record, rank=rank, incarnation=1 + rank))
