@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from eplb.hot_experts import HotExpert, hot_set_drift, hottest, least_ratio
 from eplb.noise import noise_floor
 from eplb.snapshot import PhaseReading
-from placement import LoadTrace, Topology, evaluate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from collectors.facts import PoolFacts
     from eplb.window import WindowView
-    from placement import Placement
 
 TOP_RANKS = 8
 
@@ -28,7 +27,9 @@ class Assessment:
 
     ``excess`` and ``recoverable_excess``: means over slices and layers. ``recent_recoverable``: the *smallest* recoverable
     excess, mean over layers, of the newest slices that the trigger looks at, so that all of them must exceed it.
-    ``ratio_by_layer``: float64 [layers], NaN = no load.
+    ``ratio_by_layer``: float64 [layers], NaN = no load. ``fixable_excess``: mean of the ratio minus the least that any map with these slots could show,
+    sampling noise included. ``hot_expert`` the one that binds most. ``drift``: share of the load of the hottest experts now that those do not carry which
+    were hottest when the last plan was made, NaN = no such plan is known.
     """
 
     ranks_expected: int
@@ -42,16 +43,27 @@ class Assessment:
     recoverable_excess: float
     recent_recoverable: float
     ratio_by_layer: NDArray[np.float64]
+    fixable_excess: float = math.inf
+    hot_expert: HotExpert | None = None
+    drift: float = math.nan
 
 
-def assess(view: WindowView, facts: PoolFacts, *, live_digest: int, trigger_slices: int) -> Assessment:
+def assess(
+    view: WindowView,
+    facts: PoolFacts,
+    *,
+    live_digest: int,
+    trigger_slices: int,
+    planned_tokens: NDArray[np.int64] | None = None,
+) -> Assessment:
     """What the gate is to know, from slices that were served by the live map alone.
 
-    ``live_digest`` 0 = unknown, then all slices count. Intervals carry no digest and always count.
+    ``live_digest`` 0 = unknown, then all slices count. Intervals carry no digest and always count. ``planned_tokens``: int64 [layers, experts], what the
+    last plan was made on, summed; None = unknown.
     """
     keep = served_by(view, live_digest)
-    ratio = view.ratio[keep]
-    recoverable = ratio - 1.0 - _floor(view, facts)[keep]
+    ratio, tokens, floor = view.ratio[keep], view.tokens[keep], _floor(view, facts)[keep]
+    recoverable = ratio - 1.0 - floor
     recent = _mean_by_slice(recoverable)[-trigger_slices:]
     return Assessment(
         ranks_expected=view.ranks_expected,
@@ -65,7 +77,20 @@ def assess(view: WindowView, facts: PoolFacts, *, live_digest: int, trigger_slic
         recoverable_excess=_mean(recoverable),
         recent_recoverable=float(recent.min()) if recent.size else math.nan,
         ratio_by_layer=_mean_by_layer(ratio),
+        fixable_excess=_mean(ratio - np.maximum(1.0 + floor, least_ratio(tokens, facts))),
+        hot_expert=hottest(tokens, facts),
+        drift=_drift(tokens, facts, planned_tokens, trigger_slices),
     )
+
+
+def _drift(
+    tokens: NDArray[np.int64], facts: PoolFacts, planned: NDArray[np.int64] | None, trigger_slices: int
+) -> float:
+    """Of the newest quarter of the slices: fewer would be noise, all of them would answer late."""
+    newest = len(tokens) // 4
+    if planned is None or newest < trigger_slices:
+        return math.nan
+    return hot_set_drift(planned, tokens[-newest:].sum(axis=0), facts.ranks)
 
 
 def read_phase(view: WindowView, facts: PoolFacts, phase: str, *, live_digest: int) -> PhaseReading:
@@ -106,14 +131,11 @@ def served_by(view: WindowView, live_digest: int) -> NDArray[np.bool_]:
     return np.isin(view.live_digests, np.array([0, live_digest], dtype=np.uint64))
 
 
-def realised_gain(
-    view: WindowView, facts: PoolFacts, before: Placement, live_digest: int, dispatch: str
+def balanced_ratio(
+    view: WindowView, facts: PoolFacts, keep: NDArray[np.bool_], target_excess: float
 ) -> float:
-    """Mean ratio that the map before a plan would show on the slices since the switch, minus the measured one."""
-    keep = view.live_digests == live_digest
-    topology = Topology.uniform(ranks=facts.ranks, nodes=facts.nodes, slots_per_rank=facts.slots_per_rank)
-    score = evaluate(before, LoadTrace(view.tokens[keep]), topology, dispatch=dispatch)
-    return _mean(score.ratio) - _mean(view.ratio[keep])
+    """Mean ratio at which a map counts as balanced on these slices: bool [slices]; sampling noise and ``target_excess`` above 1."""
+    return 1.0 + target_excess + _mean(_floor(view, facts)[keep])
 
 
 def _floor(view: WindowView, facts: PoolFacts) -> NDArray[np.float64]:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from eplb.decisions import Code
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eplb.decisions import Decision
+    from eplb.watchdog import Progress
 
 UNSENT_KEPT = 100
 """Decisions that wait for a store that is away; older ones are let go."""
+
+_UNTOLD = ("pool", "departed")
+"""Bound to the logger already, and a thousand places that only the next leader reads."""
+
+_LOUD = frozenset({Code.GAIN_MISSED, Code.ROLLING_BACK, Code.APPLY_UNVERIFIED})
 
 
 class Journal:
@@ -38,10 +46,18 @@ class Journal:
             self._append(self._unsent[0])
             self._unsent.popleft()
 
+    def watch(self, before: Progress, after: Progress) -> None:
+        """One line when nothing moves any more, and one when it does again."""
+        if after.stalled and not before.stalled:
+            self._log.warning("rebalance_stalled", ranks=list(after.ranks), reason=after.sentence)
+        elif before.stalled and not after.stalled:
+            self._log.info("rebalance_resumed", ranks=list(before.ranks), was=before.sentence)
+
     def tell(self, decision: Decision) -> None:
         """One log line when state or code change, not one a cycle."""
         told = (decision.state, str(decision.code))
         if told != self._told:
             self._told = told
-            shown = {name: value for name, value in decision.as_dict().items() if name != "pool"}
-            self._log.info("decision", **shown)
+            shown = {name: value for name, value in decision.as_dict().items() if name not in _UNTOLD}
+            write = self._log.warning if decision.code in _LOUD else self._log.info
+            write("decision", **shown)

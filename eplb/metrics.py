@@ -1,7 +1,7 @@
 """Prometheus metrics: one collector that reads the newest snapshots at each scrape and keeps nothing of its own.
 
 Nothing is cached between scrapes, so a value that can no longer be measured has no sample instead of its last good one.
-Series per pool are at most (layers + 2 x nodes) x phases + :data:`MOST_AGGREGATES`; layer x rank only on request, layer x
+Series per pool are at most (layers + 2 x nodes + 4) x phases + :data:`MOST_AGGREGATES`; layer x rank only on request, layer x
 expert never (that is JSON, see ``/state``).
 """
 
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
     from eplb.snapshot import PhaseReading, PoolSnapshot
 
+PHASE_AGGREGATES = 4
+"""Series of a phase beside those per layer and per node: excess, its recoverable part, noise floor, waste share."""
+
 MOST_AGGREGATES = 48
-"""Series of a pool beside those per layer and per node, for as many as three phases."""
+"""Series of a pool beside those of its phases."""
 
 PLACES = 8
 """How many of the most loaded ranks have a series; a place, not a rank, is the label, so that series stay the same."""
@@ -126,6 +129,28 @@ TIMES = {
     "a2a_us": _Shape("eplb_a2a_seconds", "Mean time of dispatch and combine in a sampled step."),
     "expert_us": _Shape("eplb_expert_seconds", "Mean time of expert computation in a sampled step."),
 }
+REBALANCE = {
+    "stalled_s": _Shape(
+        "eplb_rebalance_stalled_seconds",
+        "Time for which a plan in flight, or a placement that is wanted, has been said to stand still; 0 = all is well.",
+    ),
+    "stalled_ranks": _Shape("eplb_rebalance_stalled_ranks", "Ranks that a stalled plan waits for."),
+    "next_plan_s": _Shape("eplb_next_plan_seconds", "Time until the next plan may be looked for; 0 = now."),
+    "promised_gain": _Shape(
+        "eplb_plan_promised_gain_ratio", "Fall of the mean ratio that the last measured plan promised."
+    ),
+    "realised_gain": _Shape("eplb_plan_realised_gain_ratio", "Fall of the mean ratio that it brought."),
+    "correction": _Shape(
+        "eplb_plan_gain_correction_ratio",
+        "Factor on what the next plans promise, by what the last ones brought.",
+    ),
+    "half_life_s": _Shape(
+        "eplb_gain_half_life_seconds",
+        "Time in which half of a gain is gone; no sample while none is known to fade.",
+    ),
+    "missed": _Shape("eplb_gain_missed", "1 = the last plan brought far less than it promised."),
+    "rolled_back": _Shape("eplb_plans_rolled_back", "Of the last 8 plans, those that were taken back."),
+}
 BUILD = _Shape("eplb_build_info", "Version of the daemon.", ("version",))
 LOOP_AGE = _Shape("eplb_loop_age_seconds", "Time since the daemon's loop last ended a cycle.", ())
 
@@ -147,6 +172,7 @@ POOL_SHAPES = (
     RECORDS_REFUSED,
     MIGRATION,
     *TIMES.values(),
+    *REBALANCE.values(),
 )
 
 
@@ -273,6 +299,9 @@ def _add_pool(families: _Families, snapshot: PoolSnapshot, loop_age_s: float) ->
     )
     for shape, value in values:
         families.add(shape, pool, value)
+    for field, shape in REBALANCE.items():
+        found = getattr(snapshot.rebalance, field)
+        families.add(shape, pool, len(found) if isinstance(found, tuple) else found)
     families.add(MIGRATION, (*pool, snapshot.migration_state), 1)
     for name in WINDOW_COUNTERS:
         families.count(name, snapshot.pool, snapshot.counters.get(name, 0))

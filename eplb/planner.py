@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placement import Limits, LoadTrace, Placement, Topology, compile_kernels, evaluate, solve
+from eplb.trial import judge, shares_first, without_thrash
+from placement import Limits, LoadTrace, Placement, Topology, compile_kernels, solve
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from numpy.typing import NDArray
+
+    from eplb.trial import Judged
 
 READY = "ready"
 START_LIMIT_S = 180.0
@@ -35,7 +38,9 @@ class PlanRequest:
     ``held_out`` of them judge the plan, None = one part in HELD_OUT_PARTS. ``weights``: float64 [slices - held_out], how much each of the others counts, None = all
     equal. ``current``: int32 [layers, slots], the live map;
     ``shares``: float64 [layers, slots] that it is served with, None = even. ``search_s``: seconds after which the search ends
-    early, with the reason ``truncated``; None = never.
+    early, with the reason ``truncated``; None = never. ``phases``: int8 [slices], -1 = of several, None = unknown. ``barred``: (layer, rank, expert) that may not
+    come back (:mod:`eplb.thrash`). ``enough_ratio``: mean ratio on the held-out slices that new shares alone are to reach, so that nothing need move; ``min_gain_shares`` the least
+    that a change of shares must gain; only where dispatch is weighted.
     """
 
     tokens: NDArray[np.int64]
@@ -51,13 +56,19 @@ class PlanRequest:
     effort: str = "normal"
     seed: int = 0
     search_s: float | None = None
+    phases: NDArray[np.int8] | None = None
+    barred: tuple[tuple[int, int, int], ...] = ()
+    enough_ratio: float | None = None
+    min_gain_shares: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
     """The solver's answer, judged on the slices that it did not see.
 
-    ``target``: int32 [layers, slots]. ``shares``: float64 [layers, slots]. Ratios are means of max/mean.
+    ``target``: int32 [layers, slots]. ``shares``: float64 [layers, slots]. Ratios are means of max/mean. ``gain_error``: standard error over the held-out slices of
+    their mean fall. ``falls``: (phase, mean fall of the sum over layers of the costliest rank's tokens). ``shares_only``: the live map with new shares, where
+    those alone gain enough to be an answer of their own.
     """
 
     target: NDArray[np.int32]
@@ -69,6 +80,9 @@ class PlanResult:
     slices_held_out: int
     solve_s: float
     reasons: tuple[tuple[str, str], ...]
+    gain_error: float = 0.0
+    falls: tuple[tuple[int, float], ...] = ()
+    shares_only: PlanResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,31 +112,74 @@ def make_plan(request: PlanRequest) -> PlanResult:
     )
     seen = LoadTrace(request.tokens[:-held_out], request.weights)
     unseen = LoadTrace(request.tokens[-held_out:])
-    current = Placement(request.current, request.shares)
+    shares_only = _shares_only(request, seen, unseen, topology, started_s)
+    if shares_only is not None and shares_only.ratio_after <= (request.enough_ratio or 0.0):
+        return shares_only
     result = solve(
         seen,
         topology,
-        current=current,
+        current=Placement(request.current, request.shares),
         limits=Limits(slack=request.slack),
         dispatch=request.dispatch,
         effort=request.effort,
         seed=request.seed,
         should_stop=None if request.search_s is None else _Until(started_s + request.search_s).passed,
     )
-    target = result.placement
-    shares = target.shares
-    if shares is None:
+    reasons = tuple((reason.code, reason.sentence) for reason in result.reasons)
+    target, returned = without_thrash(request, result.placement)
+    judged = judge(request, target, unseen, topology)
+    answer = _answer(
+        target,
+        judged,
+        slices_planned=seen.slices,
+        bound=result.bound,
+        started_s=started_s,
+        reasons=(*reasons, *returned),
+    )
+    return replace(answer, shares_only=shares_only)
+
+
+def _shares_only(
+    request: PlanRequest, seen: LoadTrace, unseen: LoadTrace, topology: Topology, started_s: float
+) -> PlanResult | None:
+    found = shares_first(request, seen, unseen, topology)
+    if found is None:
+        return None
+    change, judged = found
+    reason = ("shares_only", f"shares of {len(change.layers)} layers change, no expert moves")
+    return _answer(
+        change.placement,
+        judged,
+        slices_planned=seen.slices,
+        bound=change.objective,
+        started_s=started_s,
+        reasons=(reason,),
+    )
+
+
+def _answer(
+    target: Placement,
+    judged: Judged,
+    *,
+    slices_planned: int,
+    bound: float,
+    started_s: float,
+    reasons: tuple[tuple[str, str], ...],
+) -> PlanResult:
+    if target.shares is None:
         raise ValueError("the solver gave no shares")
     return PlanResult(
         target=np.asarray(target.physical_to_logical, dtype=np.int32),
-        shares=np.asarray(shares, dtype=np.float64),
-        ratio_before=float(np.nanmean(evaluate(current, unseen, topology, dispatch=request.dispatch).ratio)),
-        ratio_after=float(np.nanmean(evaluate(target, unseen, topology, dispatch=request.dispatch).ratio)),
-        bound=float(result.bound),
-        slices_planned=slices - held_out,
-        slices_held_out=held_out,
+        shares=np.asarray(target.shares, dtype=np.float64),
+        ratio_before=judged.ratio_before,
+        ratio_after=judged.ratio_after,
+        bound=float(bound),
+        slices_planned=slices_planned,
+        slices_held_out=judged.slices_held_out,
         solve_s=time.monotonic() - started_s,
-        reasons=tuple((reason.code, reason.sentence) for reason in result.reasons),
+        reasons=reasons,
+        gain_error=judged.gain_error,
+        falls=judged.falls,
     )
 
 

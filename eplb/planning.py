@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from collectors.shares import all_shares
 from eplb.advice import write_advice
-from eplb.assess import served_by
-from eplb.controller import Answer
+from eplb.assess import balanced_ratio, served_by
 from eplb.decisions import Code, PlanFacts
 from eplb.errors import NeedsStaging, PlanError
 from eplb.history import History
 from eplb.migration import make_plan
 from eplb.migration.duration import Links, predicted_seconds
 from eplb.planner import HELD_OUT_PARTS, PlanRequest, PlanResult
+from eplb.price import Worth, price_phases, worth_of
+from eplb.states import Answer
+from eplb.thrash import arrivals, busiest_moves, share_undone
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from collectors.facts import PoolFacts
     from eplb.config import PoolConfig
+    from eplb.gains import Gains
     from eplb.history import PlannedOn
     from eplb.history.material import Material
     from eplb.migration import Desired, Plan
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from eplb.ports import Solver
     from eplb.ranks import LiveRanks
     from eplb.window import WindowView
+    from placement import Placement
 
 
 class Planning:
@@ -39,6 +46,7 @@ class Planning:
     def __init__(self, facts: PoolFacts, config: PoolConfig, solver: Solver) -> None:
         self._facts, self._config, self._solver = facts, config, solver
         self._base: NDArray[np.int32] | None = None
+        self._plans: dict[str, Plan] = {}
         self._load: NDArray[np.float64] | None = None
         self._links = Links.of(config.migration, None)
         self._planned_on: PlannedOn | None = None
@@ -75,8 +83,13 @@ class Planning:
     def forget(self) -> None:
         """The plan is done, refused or another's."""
         self.plan, self._base, self._load, self._planned_on = None, None, None, None
+        self._plans = {}
 
-    def ask(self, view: WindowView, ranks: LiveRanks) -> None:
+    def choose(self, plan: PlanFacts | None) -> None:
+        """The plan that is to be moved or written down, of those that were made."""
+        self.plan = None if plan is None else self._plans.get(plan.plan_id)
+
+    def ask(self, view: WindowView, ranks: LiveRanks, gains: Gains) -> None:
         """Ask for a plan from the live map, on the window and its history, judged by slices that the live map served.
 
         Raises:
@@ -85,12 +98,14 @@ class Planning:
         rows = ranks.rows
         if rows is None:
             raise PlanError("rank 0 has not reported the live map; wait for its record")
-        facts, settings = self._facts, self._config.solver
+        facts, settings, gate = self._facts, self._config.solver, self._config.gate
         served = served_by(view, ranks.live_digest)
         material = self._history.material(view, served, int(served.sum()) // HELD_OUT_PARTS)
         self._planned_on = material.planned_on
         self._links = Links.of(self._config.migration, view.step_us)
         self._base, self._load = rows, _expected_load(material)
+        self._plans = {}
+        barred_ms = view.time_ms - round(1000 * gate.thrash_intervals * gate.interval_s)
         self._solver.start(
             PlanRequest(
                 tokens=material.tokens,
@@ -105,10 +120,14 @@ class Planning:
                 dispatch=self._config.dispatch,
                 effort=settings.effort,
                 seed=settings.seed,
+                phases=view.phases[served],
+                barred=gains.left_since(barred_ms) if gate.thrash_intervals else (),
+                enough_ratio=balanced_ratio(view, facts, served, gate.target_excess),
+                min_gain_shares=gate.min_gain_shares,
             )
         )
 
-    def answer(self, ranks: LiveRanks, desired: Desired, now_ms: int) -> Answer | None:
+    def answer(self, ranks: LiveRanks, desired: Desired, now_ms: int, gains: Gains) -> Answer | None:
         """What the solver has said by now, as facts for the gate; None = nothing yet, or nothing was asked."""
         result = self._solver.poll()
         if result is None:
@@ -119,18 +138,92 @@ class Planning:
         told = self._planned_on
         if told is not None:
             result = replace(result, reasons=(*result.reasons, ("history", told.sentence)))
+        version = 1 + max(ranks.map_version, desired.map_version)
         try:
-            self.plan = self._plan_from(result, base, ranks, now_ms)
+            made = [
+                replace(self._facts_of(found, base, ranks, now_ms, gains), map_version=version)
+                for found in (result, result.shares_only)
+                if found is not None
+            ]
         except NeedsStaging as error:
-            return Answer(None, Code.NEEDS_STAGING, str(error))
+            return Answer(None, code=Code.NEEDS_STAGING, sentence=str(error))
         except PlanError as error:
-            return Answer(None, Code.PLAN_STALE, str(error))
-        facts = PlanFacts(
-            plan_id=self.plan.plan_id,
-            map_version=1 + max(ranks.map_version, desired.map_version),
-            moves=self.plan.moves,
-            bytes=self.plan.bytes,
-            seconds=predicted_seconds(self._facts, self._links, self.plan, base, self._config.wave_slots()),
+            return Answer(None, code=Code.PLAN_STALE, sentence=str(error))
+        base_is_live = bool(np.array_equal(base, rows))
+        return Answer(made[0], made[1] if len(made) > 1 else None, base_is_live=base_is_live)
+
+    def priced(self, answer: Answer, views: Sequence[tuple[int, WindowView]], gains: Gains) -> Answer:
+        """The answer with what its plan saves and asks in time, by the steps in the views of each phase."""
+        plan, gate = answer.plan, self._config.gate
+        if plan is None or plan.shares_only:
+            return answer
+        each, migration = self._facts.bytes_per_expert, self._config.migration
+        link = migration.node_link_bytes_per_s if self._facts.nodes == 1 else migration.link_bytes_per_s
+        worth = worth_of(
+            plan.falls,
+            price_phases(views, self._facts.ranks, gate.price_us_per_token),
+            exposed_share=gate.exposed_share,
+            stall_s=plan.busiest_moves * each / link,
+            slowdown_s=plan.bytes * gains.slowdown_s_per_byte,
+        )
+        if plan.moves and not each:
+            worth = Worth(no_price="the bytes of an expert are unknown (model.bytes_per_expert)")
+        return replace(answer, plan=replace(plan, worth=worth))
+
+    def roll_back(self, before: Placement | None, ranks: LiveRanks, now_ms: int) -> PlanFacts | None:
+        """A plan from the live map back to an earlier one, ready to be chosen; None where either is unknown, they are the same or no waves lead back."""
+        rows = ranks.rows
+        if before is None or rows is None:
+            return None
+        target = before.physical_to_logical
+        shares = all_shares(target, before.shares) if self._config.dispatch == "weighted" else None
+        try:
+            plan = make_plan(
+                self._facts,
+                rows,
+                target,
+                created_ms=now_ms,
+                shares=shares,
+                base_shares=ranks.shares,
+                wave_slots=self._config.wave_slots(),
+            )
+        except PlanError:
+            return None
+        if not plan.changes:
+            return None
+        self._plans[plan.plan_id] = plan
+        return PlanFacts(
+            plan_id=plan.plan_id,
+            map_version=1 + ranks.map_version,
+            moves=plan.moves,
+            bytes=plan.bytes,
+            ratio_before=math.nan,
+            ratio_after=math.nan,
+            bound=math.nan,
+            slices_planned=0,
+            slices_held_out=0,
+            layers=len({change.layer for change in plan.changes}),
+            rollback=True,
+        )
+
+    def _facts_of(
+        self,
+        result: PlanResult,
+        base: NDArray[np.int32],
+        ranks: LiveRanks,
+        now_ms: int,
+        gains: Gains,
+    ) -> PlanFacts:
+        plan = self._plan_from(result, base, ranks, now_ms)
+        self._plans[plan.plan_id] = plan
+        coming = arrivals(base, result.target, self._facts.slots_per_rank)
+        last = gains.departed[-1].places if gains.departed else ()
+        return PlanFacts(
+            plan_id=plan.plan_id,
+            map_version=0,
+            moves=plan.moves,
+            bytes=plan.bytes,
+            seconds=predicted_seconds(self._facts, self._links, plan, base, self._config.wave_slots()),
             ratio_before=result.ratio_before,
             ratio_after=result.ratio_after,
             bound=result.bound,
@@ -138,9 +231,13 @@ class Planning:
             slices_held_out=result.slices_held_out,
             solve_s=round(result.solve_s, 3),
             reasons=result.reasons,
-            planned_on=told,
+            planned_on=self._planned_on,
+            layers=len({change.layer for change in plan.changes}),
+            gain_error=result.gain_error,
+            falls=result.falls,
+            busiest_moves=busiest_moves(coming),
+            undoes=share_undone(coming, last),
         )
-        return Answer(facts, base_is_live=bool(np.array_equal(base, rows)))
 
     def write_advice(self, folder: Path) -> Path | None:
         """Write the plan as a map file instead of moving it.
@@ -180,5 +277,7 @@ def _expected_load(material: Material) -> NDArray[np.float64]:
 
 def _failed(result: PlanResult | PlanFailure) -> Answer:
     if isinstance(result, PlanResult):
-        return Answer(None, Code.PLAN_STALE, "rank 0 no longer reports its live map; the plan is dropped")
-    return Answer(None, Code(result.code), result.sentence)
+        return Answer(
+            None, code=Code.PLAN_STALE, sentence="rank 0 no longer reports its live map; the plan is dropped"
+        )
+    return Answer(None, code=Code(result.code), sentence=result.sentence)

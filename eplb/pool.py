@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from collectors.facts import Phase
 from eplb import alert
 from eplb.agent.refusal import Code as RefusalCode
-from eplb.assess import Assessment, assess, realised_gain
-from eplb.controller import Action, Inputs, Movement, Name, Outcome, State, abandoned, decide
+from eplb.assess import Assessment, assess
+from eplb.controller import abandoned, decide
 from eplb.decisions import Code, Decision
 from eplb.errors import (
     EplbError,
@@ -21,6 +22,7 @@ from eplb.errors import (
     StoreUnavailable,
     WindowError,
 )
+from eplb.follow_up import RECORDS_READ, FollowUp
 from eplb.gate import Verdict, refuse
 from eplb.journal import Journal
 from eplb.memory import PoolMemory
@@ -31,17 +33,19 @@ from eplb.migration.status import serves_plan
 from eplb.planning import Planning
 from eplb.ranks import LiveRanks
 from eplb.snapshots import Known, nothing_known, snapshot_of
+from eplb.states import Action, Inputs, Movement, Name, State, Step
 from eplb.store.control import set_paused
 from eplb.trust import Trust
 from eplb.window import Window
-from placement import Placement
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from eplb.config import PoolConfig
+    from eplb.decisions import PlanFacts
     from eplb.ports import Ports
     from eplb.snapshot import PoolSnapshot
+    from eplb.window import WindowView
 
 CYCLES_BEFORE_LEADING = 2
 """A new process reads what the ranks say for two cycles before it asks for the lease, so that its term is above all others."""
@@ -85,8 +89,7 @@ class Pool:
         self._key_losses = 0
         self._backlog_ms = 0
         self._known_digest = 0
-        self._before: Placement | None = None
-        self._settling_digest = 0
+        self._follow_up = FollowUp(self.facts, config)
         self._alert = alert.AlertState()
         self._last: PoolSnapshot | None = None
 
@@ -135,6 +138,7 @@ class Pool:
         inputs = self._inputs(known)
         self._planning.note(known.view)
         outcome = decide(self._state, inputs, self.config.gate)
+        self._journal.watch(self._state.progress, outcome.state.progress)
         # The state is kept before the act: an act whose answer is lost is found again in what the store says.
         self._state = outcome.state
         try:
@@ -145,9 +149,7 @@ class Pool:
         self._state = outcome.state
         self._journal.keep(outcome.decision, leader=inputs.leader)
         self._journal.send()
-        views = [
-            (phase.name.lower(), self._window.view(now_ms, phase)) for phase in self.config.served_phases()
-        ]
+        views = [(Phase(phase).name.lower(), view) for phase, view in self._views(now_ms)]
         return snapshot_of(self.config, inputs, known, views, outcome.decision)
 
     def close(self) -> None:
@@ -183,7 +185,7 @@ class Pool:
         kept = term is not None and before in (None, term)
         if not kept and self._state.name is not Name.STANDBY:
             self._planning.close()
-            self._before = None
+            self._follow_up.leave()
         return kept or (term is not None and self._state.name is Name.STANDBY)
 
     def _read_frames(self, ranks: LiveRanks) -> None:
@@ -206,28 +208,47 @@ class Pool:
     # --- assess ---------------------------------------------------------------------------------------------------
 
     def _inputs(self, known: Known) -> Inputs:
-        leader = self._leads_on()
+        leader, ranks, now_ms = self._leads_on(), known.ranks, known.now_ms
+        if leader and not self._follow_up.recalled:
+            self._follow_up.recall(self.store.read_log(RECORDS_READ))
+        movement, gains = self._movement(known), self._follow_up.gains
+        answer = self._planning.answer(ranks, known.desired, now_ms, gains)
+        if answer is not None:
+            answer = self._planning.priced(answer, self._views(now_ms), gains)
+        found = self._follow_up.look(self._state, movement, known.view, ranks, now_ms)
+        back = found.realised is not None or movement.delegated
         return Inputs(
             pool=self.config.name,
-            time_ms=known.now_ms,
+            time_ms=now_ms,
             term=self._lease.term or known.desired.term,
             leader=leader,
             paused=known.paused,
-            map_version=known.ranks.map_version,
+            map_version=ranks.map_version,
             assessment=self._assess(known),
             problem=self._problem(known),
-            answer=self._planning.answer(known.ranks, known.desired, known.now_ms),
+            answer=answer,
             solving=self._planning.solving,
             applied_ms=known.desired.offered_ms,
-            movement=self._movement(known),
-            realised_gain=self._realised_gain(known),
+            movement=movement,
+            gains=self._follow_up.gains,
+            realised=found.realised,
+            rollback=self._planning.roll_back(self._follow_up.before, ranks, now_ms) if back else None,
+            outcome=found.outcome,
+            departed=found.departed,
         )
+
+    def _views(self, now_ms: int) -> list[tuple[int, WindowView]]:
+        """The window by phase."""
+        return [(int(phase), self._window.view(now_ms, phase)) for phase in self.config.served_phases()]
 
     def _assess(self, known: Known) -> Assessment | None:
         if known.view.ranks_seen == 0:
             return None
         digest, slices = known.ranks.live_digest, self.config.gate.trigger_slices
-        return assess(known.view, self.facts, live_digest=digest, trigger_slices=slices)
+        planned = self._follow_up.planned_tokens
+        return assess(
+            known.view, self.facts, live_digest=digest, trigger_slices=slices, planned_tokens=planned
+        )
 
     def _problem(self, known: Known) -> Verdict | None:
         """What no load can outweigh: ranks of another shape, ranks whose weights are in doubt, frames that are all refused."""
@@ -264,24 +285,20 @@ class Pool:
             return Movement(str(Migration.ALL_LIVE), "all ranks serve the plan")
         codes = {code for _, code, _ in status.refusals}
         sentence = "; ".join(filter(None, (status.sentence, self._pacer.pace.sentence)))
-        return Movement(str(status.state), sentence, term_refused=codes == {str(RefusalCode.OLD_TERM)})
-
-    def _realised_gain(self, known: Known) -> float | None:
-        """Ratio that the map before the plan would show on the slices since the switch, minus the measured one."""
-        digest = known.ranks.live_digest
-        if self._state.name is not Name.SETTLING or self._before is None or digest != self._settling_digest:
-            return None
-        if int((known.view.live_digests == digest).sum()) < self.config.gate.min_slices:
-            return None
-        before, self._before = self._before, None
-        return realised_gain(known.view, self.facts, before, digest, self.config.dispatch)
+        return Movement(
+            str(status.state),
+            sentence,
+            term_refused=codes == {str(RefusalCode.OLD_TERM)},
+            place=(status.state, status.offer, status.layers_live, status.waiting),
+            waiting=status.waiting,
+        )
 
     # --- act ------------------------------------------------------------------------------------------------------
 
-    def _act(self, outcome: Outcome, known: Known) -> Outcome:
+    def _act(self, outcome: Step, known: Known) -> Step:
         """Do what was decided; when it turns out to be impossible, go back to observing and say so."""
         try:
-            self._perform(outcome.action, known)
+            self._perform(outcome, known)
         except (PlanError, FileError) as error:
             self._planning.forget()
             if known.status.state is Migration.WAVE_LIVE and self._lease.term is not None:
@@ -291,44 +308,56 @@ class Pool:
             return abandoned(outcome, Code.NOT_DONE, str(error), self.config.gate.cooldown_s)
         return outcome
 
-    def _perform(self, action: Action, known: Known) -> None:
+    def _perform(self, outcome: Step, known: Known) -> None:
+        action, plan = outcome.action, outcome.decision.plan
         if action is Action.CANCEL_PLAN:
             self._planning.close()
         elif action is Action.ASK_PLAN:
-            self._planning.ask(known.view, known.ranks)
+            self._planning.ask(known.view, known.ranks, self._follow_up.gains)
         elif action is Action.WRITE_ADVICE:
+            self._planning.choose(plan)
             path = self._planning.write_advice(self._advice_folder)
             self._log.info("advice_written", file=str(path))
             self._planning.forget()
         elif action is not Action.NONE:
-            self._write(action, known)
+            self._write(action, plan, known)
 
-    def _write(self, action: Action, known: Known) -> None:
+    def _write(self, action: Action, plan: PlanFacts | None, known: Known) -> None:
         """Actions on the store's desired map, which only a leader may write."""
         term, desired, live = self._lease.term, known.desired, known.ranks.records
         if term is None:
             raise PlanError("the lease ran out in the middle of the cycle; the next leader goes on")
+        offers = action in (Action.OFFER_NEXT, Action.ROLL_BACK, Action.ROLL_BACK_AND_PAUSE)
         if action is not Action.OFFER_AGAIN:
-            offers = action is Action.OFFER_NEXT
             self._actuator.pace_bytes = self._pacer.turn(known.view, offers=offers)
-        if action is Action.OFFER_NEXT and self._planning.plan is not None and desired.offer is None:
-            rows = known.ranks.rows
-            self._before = None if rows is None else Placement(rows, known.ranks.shares)
-            self._actuator.begin(self._planning.plan, desired, live, term=term, now_ms=known.now_ms)
+        if offers and (desired.offer is None or action is not Action.OFFER_NEXT):
+            self._begin(action, plan, known, term)
         elif action is Action.OFFER_NEXT:
             self._actuator.offer_next(desired, live, term=term, now_ms=known.now_ms)
         elif action is Action.OFFER_AGAIN:
             self._actuator.offer_again(desired, live, term=term, now_ms=known.now_ms)
         elif action is Action.CLOSE:
-            self._settling_digest = known.ranks.live_digest
             self._planning.forget()
             self._actuator.close(desired, live, term=term, now_ms=known.now_ms)
         else:
             if action is Action.WITHDRAW_AND_PAUSE:
                 set_paused(self.store, paused=True, term=term)
-            self._before = None
+            self._follow_up.forget()
             self._planning.forget()
             self._actuator.withdraw(desired, live, term=term, now_ms=known.now_ms)
+
+    def _begin(self, action: Action, plan: PlanFacts | None, known: Known, term: int) -> None:
+        """Offer the first wave of a plan, forward or back."""
+        self._planning.choose(plan)
+        if self._planning.plan is None:
+            raise PlanError("the plan that was to be offered is not known any more; plan anew")
+        if action is Action.OFFER_NEXT:
+            self._follow_up.offered(known.view, known.ranks)
+        if action is Action.ROLL_BACK_AND_PAUSE:
+            set_paused(self.store, paused=True, term=term)
+        self._actuator.begin(
+            self._planning.plan, known.desired, known.ranks.records, term=term, now_ms=known.now_ms
+        )
 
     # --- show -----------------------------------------------------------------------------------------------------
 

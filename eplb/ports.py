@@ -56,6 +56,9 @@ class PoolStore(Protocol):
     def append_log(self, record_json: bytes) -> None:
         """Append one record to the decision log."""
 
+    def read_log(self, count: int) -> list[bytes]:
+        """The last records of the decision log, oldest first."""
+
     def health(self) -> StoreHealth:
         """The store's memory and what it does when that is full."""
 

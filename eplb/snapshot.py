@@ -45,6 +45,27 @@ class PhaseReading:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebalance:
+    """How the pool's plans fare.
+
+    ``stalled_s`` for how long nothing has moved although it should, 0 = all is well; ``stalled_ranks`` that are waited for. ``next_plan_s`` until the next plan
+    may be looked for, never below 0. ``promised_gain``, ``realised_gain`` of the last plan that was measured, falls of the mean ratio; ``correction`` on
+    the next promise; ``half_life_s`` of past gains; None = not known. ``missed`` the last plan brought far less than promised; ``rolled_back`` of the remembered
+    plans.
+    """
+
+    stalled_s: float = 0.0
+    stalled_ranks: tuple[int, ...] = ()
+    next_plan_s: float = 0.0
+    promised_gain: float | None = None
+    realised_gain: float | None = None
+    correction: float = 1.0
+    half_life_s: float | None = None
+    missed: bool = False
+    rolled_back: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """Everything the daemon shows about one pool.
 
@@ -80,3 +101,4 @@ class PoolSnapshot:
     store_may_evict: bool | None = None
     store_used_ratio: float | None = None
     records_refused: int = 0
+    rebalance: Rebalance = Rebalance()

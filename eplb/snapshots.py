@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eplb.assess import read_phase
 from eplb.migration.status import State
-from eplb.snapshot import PoolSnapshot
+from eplb.snapshot import PoolSnapshot, Rebalance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eplb.config import PoolConfig
-    from eplb.controller import Inputs
     from eplb.decisions import Decision
     from eplb.migration import Desired, MigrationStatus
     from eplb.ranks import LiveRanks
+    from eplb.states import Inputs
     from eplb.store.health import StoreHealth
     from eplb.window import WindowView
 
@@ -72,6 +73,22 @@ def snapshot_of(
         store_may_evict=known.health.may_evict,
         store_used_ratio=known.health.used_ratio,
         records_refused=len(ranks.damaged),
+        rebalance=_rebalance(inputs, decision),
+    )
+
+
+def _rebalance(inputs: Inputs, decision: Decision) -> Rebalance:
+    gains, last = inputs.gains, inputs.gains.last
+    return Rebalance(
+        stalled_s=decision.stalled_s,
+        stalled_ranks=decision.stalled_ranks,
+        next_plan_s=decision.next_plan_s,
+        promised_gain=None if last is None else last.predicted,
+        realised_gain=None if last is None else last.realised,
+        correction=gains.correction,
+        half_life_s=gains.half_life_s if math.isfinite(gains.half_life_s) else None,
+        missed=last is not None and last.missed,
+        rolled_back=sum(outcome.rolled_back for outcome in gains.outcomes),
     )
 
 

@@ -188,6 +188,28 @@ class GateConfig(Section):
     """Newest slices that must all be above the target too, so that a burst that is over triggers nothing."""
     min_gain: float = Field(default=0.02, ge=0)
     """Smallest drop of the ratio that a plan must promise. Below 0.02 a gain cannot be told from noise afterwards."""
+    min_interval_s: float = Field(default=300.0, ge=0)
+    """Least time between two plans, from offer to offer. Minutes: public balancers that planned every few seconds lost more than they won."""
+    drift_share: float = Field(default=0.3, gt=0, le=1)
+    """Inside the dead band a plan is looked for too once the experts that were hottest when the last plan was made miss this share of the load
+    of those that are hottest now. Sampling noise alone stays below 0.1."""
+    min_gain_shares: float = Field(default=0.01, ge=0)
+    """Smallest drop of the ratio for a plan that changes shares alone. It moves no bytes, so half of min_gain is enough."""
+    exposed_share: float = Field(default=1.0, gt=0, le=1)
+    """Part of the expert time that nothing hides. Lower it for an engine that overlaps two batches."""
+    price_us_per_token: float | None = Field(default=None, gt=0)
+    """Microseconds that a step gets shorter for each token less on its busiest rank. Empty = fitted from the ranks' own step times; where they
+    report none, mode auto moves nothing (no_price) until this is set."""
+    horizon_s: float = Field(default=1800.0, gt=0)
+    """Time over which a gain is weighed against the price of moving; capped by the measured half-life of past gains."""
+    thrash_intervals: int = Field(default=3, ge=0)
+    """No expert comes back to a rank that it left within so many intervals between plans; 0 = it may."""
+    least_delivered: float = Field(default=0.1, ge=0, le=1)
+    """A plan that surely brought less than this share of its promise is taken back. Above it the promise of the next plans is corrected."""
+    progress_s: float = Field(default=120.0, gt=0)
+    """A plan in flight that stands still for this long is stalled: twice the life of an offer."""
+    solver_failures: int = Field(default=3, ge=1)
+    """Failures of the solver in a row that are said as no progress."""
 
     @model_validator(mode="after")
     def _dead_band(self) -> GateConfig:
@@ -197,6 +219,11 @@ class GateConfig(Section):
                 "raise the trigger or lower the target"
             )
         return self
+
+    @property
+    def interval_s(self) -> float:
+        """Time between two plans at least, whichever rest is longer, in seconds."""
+        return max(self.cooldown_s, self.min_interval_s)
 
 
 class SolverConfig(Section):

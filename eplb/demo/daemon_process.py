@@ -22,6 +22,9 @@ STAGED_LAYERS = 3
 CYCLE_S, COOLDOWN_S, WINDOW_S, SLICES = 0.5, 5.0, 30.0, 100
 LONGEST_ERROR = 400
 
+TOKEN_US = 7.0
+"""Expert time of one pair on one core: 1.9 ms a step for 288 pairs a rank. All ranks share this machine's cores, so whole steps need not follow the busiest rank."""
+
 
 def daemon_config(facts: PoolFacts, store_url: str, dispatch: str) -> dict[str, Any]:
     """Settings for a run of minutes: what takes minutes in production takes seconds here, and one-step slices are kept."""
@@ -47,7 +50,14 @@ def daemon_config(facts: PoolFacts, store_url: str, dispatch: str) -> dict[str, 
                 "phases": ["decode"],
                 "dispatch": "weighted" if dispatch == "weighted" else "even",
                 "window": {"window_s": WINDOW_S, "max_slices": SLICES},
-                "gate": {"mode": "auto", "cooldown_s": COOLDOWN_S, "min_slices": 40, "min_tokens": 2000},
+                "gate": {
+                    "mode": "auto",
+                    "cooldown_s": COOLDOWN_S,
+                    "min_interval_s": COOLDOWN_S,
+                    "min_slices": 40,
+                    "min_tokens": 2000,
+                    "price_us_per_token": TOKEN_US,
+                },
                 # One move costs nothing here, and every reading is compared with a limit.
                 "solver": {"slack": 0.005},
                 "migration": {

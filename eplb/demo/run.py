@@ -41,7 +41,11 @@ RECENT_STEPS = 20
 WAIT_S = 0.2
 SILENCE_S = 60.0
 DECISION_S, DECISIONS_READ = 0.5, 8
-PLANNING, CONTENT, PAUSED = "planning:", ("balanced:", "gain_too_small:"), "paused:"
+PLANNING, CONTENT, PAUSED = (
+    "planning:",
+    ("balanced:", "gain_too_small:", "indivisible_hot_expert:", "thrash:"),
+    "paused:",
+)
 DEFAULT_RANKS, DEFAULT_DISPATCH = 8, "weighted"
 
 

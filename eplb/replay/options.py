@@ -119,7 +119,8 @@ def policy_of(word: str, recording: Recording, options: ReplayOptions, seed: int
         plan = solver(topology, options.effort, seed) if name == "every" else greedy(topology)
         return EveryN(word, plan, start, topology, every=int(rest), memory=options.memory_windows)
     if name == "ours" and (rest or word == "ours"):
-        return Ours(word, daemon_config(rest, recording, options, seed), start, _cycle_steps(options))
+        config = daemon_config(rest, recording, options, seed)
+        return Ours(word, config, start, _cycle_steps(options), options.prices()[0].kernels)
     raise ReplayError(f"policy {word!r} is unknown: use {WORDS}")
 
 
@@ -139,7 +140,10 @@ def daemon_config(settings: str, recording: Recording, options: ReplayOptions, s
     sections: dict[str, dict[str, Any]] = {
         "gate": {"mode": "auto"},
         "history": {},
-        "migration": {},
+        # One run of the daemon stands for all machines, so its prices are those of the first.
+        "migration": dict.fromkeys(
+            ("link_bytes_per_s", "node_link_bytes_per_s"), options.prices()[0].link_bytes_per_s
+        ),
         "solver": {"effort": options.effort, "seed": seed},
         "window": {
             "window_s": options.memory_windows * schedule.window_steps * schedule.step_ms / 1000,

@@ -19,23 +19,27 @@ if TYPE_CHECKING:
 
     from eplb.config import PoolConfig
     from eplb.replay.schedule import Steps
+    from placement import Roofline
 
 
 class Ours:
     """One cycle of the daemon after every ``at_a_time`` steps; a wave that it offers is switched before the next step.
 
+    ``kernels``: what the ranks' steps take, which they report and the daemon prices its plans by.
     ``decisions``: how often each code was the cycle's decision.
     """
 
     free = False
 
-    def __init__(self, name: str, config: PoolConfig, start: NDArray[np.int32], at_a_time: int) -> None:
+    def __init__(
+        self, name: str, config: PoolConfig, start: NDArray[np.int32], at_a_time: int, kernels: Roofline
+    ) -> None:
         self.name = name
         self.at_a_time = at_a_time
         self.decisions: Counter[str] = Counter()
         self._clock = Clock()
         store = MemoryStore(self._clock)
-        self._group = Group(config.facts(), Phase[config.phases[0].upper()], start, store)
+        self._group = Group(config.facts(), Phase[config.phases[0].upper()], start, store, kernels)
         ports = Ports(store, SoleLead(), InlineSolver(), self._clock.seconds)
         # In mode auto nothing is written to the folder of advice.
         self._pool = Pool(config, ports, Path())

@@ -15,6 +15,7 @@ from eplb.errors import StoreFenced
 from eplb.migration import read_desired
 from eplb.planner import PlanFailure, make_plan
 from eplb.store.health import StoreHealth
+from placement import LoadTrace, Placement, Topology, evaluate
 from placement.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from eplb.agent.wire import Offer
     from eplb.planner import PlanRequest, PlanResult
     from eplb.replay.schedule import Steps
+    from placement import Roofline
 
 RUN_ID = 1
 ORIGIN_MS = 3_600_000
@@ -101,6 +103,11 @@ class MemoryStore:
     def append_log(self, record_json: bytes) -> None:
         """Nobody reads the log of a replay: its decisions are taken from the loop's snapshots."""
 
+    def read_log(self, count: int) -> list[bytes]:
+        """Nothing: no leader came before."""
+        del count
+        return []
+
     def health(self) -> StoreHealth:
         """Memory of this process, of which nothing is evicted."""
         return StoreHealth("noeviction")
@@ -172,8 +179,13 @@ class Group:
     ``live``: the map that they serve.
     """
 
-    def __init__(self, facts: PoolFacts, phase: Phase, rows: NDArray[np.int32], store: MemoryStore) -> None:
-        self._facts, self._phase, self._store = facts, phase, store
+    def __init__(
+        self, facts: PoolFacts, phase: Phase, rows: NDArray[np.int32], store: MemoryStore, kernels: Roofline
+    ) -> None:
+        self._facts, self._phase, self._store, self._kernels = facts, phase, store, kernels
+        self._topology = Topology.uniform(
+            ranks=facts.ranks, nodes=facts.nodes, slots_per_rank=facts.slots_per_rank
+        )
         self.live = LiveMap(facts, rows, None, 0)
         self._totals = np.zeros((facts.ranks, facts.layers, facts.experts), dtype=np.int64)
         self._tokens = np.zeros(facts.ranks, dtype=np.int64)
@@ -193,17 +205,26 @@ class Group:
         self._report()
 
     def publish(self, steps: Steps, now_ms: int) -> None:
-        """One frame of every rank, with every step of a window as a sample; kind ``routed``."""
+        """One frame of every rank, with every step of a window as a sample and its time by the kernels; kind ``routed``."""
         self._steps += len(steps.batch)
         self._frames += 1
-        live = live_map_digest(self.live.digests)
+        live, step_us = live_map_digest(self.live.digests), self._step_us(steps)
         for rank in range(self._facts.ranks):
             self._totals[rank] += steps.tokens[:, rank].sum(axis=0)
             self._tokens[rank] += steps.batch[:, rank].sum()
             node = rank * self._facts.nodes // self._facts.ranks
-            self._store.frames.append((now_ms, node, self._frame(rank, steps, live, now_ms)))
+            self._store.frames.append((now_ms, node, self._frame(rank, steps, step_us, live, now_ms)))
 
-    def _frame(self, rank: int, steps: Steps, live_digest: int, now_ms: int) -> Frame:
+    def _step_us(self, steps: Steps) -> NDArray[np.float64]:
+        """Time of the expert layers of each step, float64 [steps]: layer after layer, each as long as its costliest rank."""
+        routed = steps.routed()
+        trace = LoadTrace(routed, steps_per_slice=np.ones(len(routed), dtype=np.int64))
+        score = evaluate(Placement(self.live.rows), trace, self._topology, cost=self._kernels)
+        return np.asarray(np.cumsum(score.rank_cost.max(axis=2), axis=1)[:, -1], dtype=np.float64)
+
+    def _frame(
+        self, rank: int, steps: Steps, step_us: NDArray[np.float64], live_digest: int, now_ms: int
+    ) -> Frame:
         header = FrameHeader(
             pool=self._facts.pool,
             rank=rank,
@@ -226,6 +247,7 @@ class Group:
                 tokens=int(steps.batch[at, rank]),
                 live_digest=NO_MAP_DIGEST,
                 counts=steps.tokens[at, rank],
+                step_us=float(step_us[at]),
             )
             for at in range(len(steps.batch))
         )
@@ -247,7 +269,7 @@ class Group:
             offer="" if offer is None else offer.key,
             digests=live.wire_digests,
         )
-        first = replace(record, map_rows=live.wire_rows, shares_rows=live.wire_shares)
+        first = replace(record, facts=self._facts, map_rows=live.wire_rows, shares_rows=live.wire_shares)
         self._store.live[0] = encode_live(first)
         for rank in range(1, self._facts.ranks):
             self._store.live[rank] = encode_live(replace(record, rank=rank, incarnation=1 + rank))

@@ -55,6 +55,10 @@ class Intervals:
     def __iter__(self) -> Iterator[Interval]:
         return (self._intervals[number] for number in sorted(self._intervals))
 
+    def first_ms(self, now_ms: int) -> int:
+        """Begin of the oldest interval; ``now_ms`` while there is none."""
+        return min(self._intervals) * self.length_ms if self._intervals else now_ms
+
     def number(self, time_ms: int) -> int:
         """Number of the interval that holds this time."""
         return time_ms // self.length_ms

@@ -85,6 +85,7 @@ def read(reading: Reading) -> WindowView:
         live_digest=_newest_digest(all_rows) or reading.live_digest,
         term_seen=reading.term_seen,
         scope_copies=reading.copies,
+        span_s=(reading.now_ms - max(reading.oldest_ms, reading.intervals.first_ms(reading.now_ms))) / 1000,
     )
 
 

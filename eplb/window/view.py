@@ -28,7 +28,7 @@ class WindowView:
     ``coverage`` = ranks seen in the window / ranks expected; ``stale_ranks`` without a frame for the limit, never seen included.
     ``newest_age_s`` store time since the newest slice's last frame came; None = no slice.
     ``complete_steps``, ``incomplete_steps``, ``misaligned_steps``: how the window's sampled steps ended, all phases.
-    ``steps``, ``total_tokens``: forwards and tokens counted in the window, sampled or not.
+    ``steps``, ``total_tokens``: forwards and tokens counted in the window, sampled or not, over ``span_s`` seconds.
     ``counters``: totals since the window was made. Times are means over slices, microseconds; None = not measured.
     ``live_digest``: of the newest complete step, else of the newest frame, 0 = none. ``term_seen``: highest in any frame.
     """
@@ -62,6 +62,7 @@ class WindowView:
     live_digest: int
     term_seen: int
     scope_copies: int
+    span_s: float = 0.0
 
     @property
     def slices(self) -> int:

@@ -32,6 +32,9 @@ def config(mode="auto", **gate):
     settings = {
         "mode": mode,
         "cooldown_s": 1.0,
+        "min_interval_s": 1.0,
+        # these ranks measure no step times
+        "price_us_per_token": 1.0,
         "min_slices": 20,
         "min_tokens": 1000,
         "min_gain": 0.02,

@@ -7,9 +7,8 @@ import pytest
 
 from collectors.digests import layer_map_digests, live_map_digest
 from collectors.facts import Frame, FrameHeader, Kind, Phase, PhaseTotals, PoolFacts, StepSample
-from eplb.assess import assess, read_phase, realised_gain, served_by
+from eplb.assess import assess, read_phase, served_by
 from eplb.window import Window
-from placement import Placement
 
 FACTS = PoolFacts("p", ranks=4, nodes=2, slots_per_rank=3, experts=8, top_k=2, model_layers=(3, 4))
 ROWS = np.tile(np.arange(12, dtype=np.int32) % 8, (2, 1))
@@ -135,18 +134,35 @@ def test_reading_adds_up():
     assert reading.step_us == 100.0
 
 
-def test_realised_gain_compares_both_maps_on_the_same_slices():
-    """The map before is evaluated on what came after; the live one was measured there."""
-    better = np.tile(np.array([0, 1, 2, 4, 3, 5, 0, 6, 7, 4, 1, 2], dtype=np.int32), (2, 1))
-    view = window_with((ROWS, SKEWED), (better, SKEWED))
-    same = realised_gain(view, FACTS, Placement(better), digest_of(better), "even")
-    gained = realised_gain(view, FACTS, Placement(ROWS), digest_of(better), "even")
-    assert abs(same) < 0.1
-    assert gained > same + 0.1
+def test_a_hot_expert_that_no_map_can_spread_leaves_nothing_to_fix():
+    """One expert takes part in every token: four spare slots spread it, no spare slot does not."""
+    one = np.array([90, 1, 1, 1, 1, 1, 1, 1.0])
+    facts = PoolFacts("p", ranks=4, nodes=2, slots_per_rank=2, experts=8, top_k=2, model_layers=(3, 4))
+    view = window_with((ROWS, one))
+    spare = assess(view, FACTS, live_digest=digest_of(ROWS), trigger_slices=3)
+    none = assess(view, facts, live_digest=digest_of(ROWS), trigger_slices=3)
+    assert none.fixable_excess < spare.fixable_excess
+    assert (spare.hot_expert.layer, spare.hot_expert.expert) == (3, 0)
+    assert spare.hot_expert.load_ratio == pytest.approx(2.0, abs=0.1)
+
+
+def test_drift_needs_a_plan_to_compare_with_and_enough_new_slices():
+    """Without either it is not known; with both it is the load that the hot experts of then do not carry now."""
+    view = window_with((ROWS, SKEWED))
+    then = view.tokens.sum(axis=0)
+    facts = {"live_digest": digest_of(ROWS), "trigger_slices": 3}
+    assert np.isnan(assess(view, FACTS, **facts).drift)
+    assert np.isnan(
+        assess(view, FACTS, live_digest=digest_of(ROWS), trigger_slices=STEPS, planned_tokens=then).drift
+    )
+    assert assess(view, FACTS, **facts, planned_tokens=then).drift < 0.1
+    assert assess(view, FACTS, **facts, planned_tokens=then[:, ::-1]).drift > 0.2
 
 
 def test_no_slices_give_no_numbers():
     """An empty window gives NaN and not a made-up balance."""
     seen = assess(Window(FACTS, Kind.RECEIVED_SLOTS).view(1_000), FACTS, live_digest=0, trigger_slices=3)
-    assert np.isnan([seen.excess, seen.recoverable_excess, seen.recent_recoverable]).all()
+    assert np.isnan(
+        [seen.excess, seen.recoverable_excess, seen.recent_recoverable, seen.fixable_excess]
+    ).all()
     assert replace(seen, slices=0) == seen

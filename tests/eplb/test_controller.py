@@ -8,24 +8,24 @@ import pytest
 
 from eplb.assess import Assessment
 from eplb.config import GateConfig
-from eplb.controller import (
-    TRANSITIONS,
-    Action,
-    Answer,
-    Event,
-    Inputs,
-    Movement,
-    Name,
-    State,
-    abandoned,
-    decide,
-)
+from eplb.controller import abandoned, decide
 from eplb.decisions import Code, PlanFacts
-from eplb.gate import refuse
+from eplb.gains import Gains, Outcome
+from eplb.gate import Rest, refuse
+from eplb.hot_experts import HotExpert
+from eplb.price import Worth
+from eplb.rollback import Realised
+from eplb.states import TRANSITIONS, Action, Answer, Event, Inputs, Movement, Name, State
 
 GOLDEN = Path(__file__).parent / "golden"
 SETTINGS = GateConfig(
-    mode="auto", cooldown_s=60, min_slices=20, min_tokens=1000, trigger_excess=0.1, min_gain=0.02
+    mode="auto",
+    cooldown_s=60,
+    min_interval_s=60,
+    min_slices=20,
+    min_tokens=1000,
+    trigger_excess=0.1,
+    min_gain=0.02,
 )
 SEEN = Assessment(
     ranks_expected=8,
@@ -39,9 +39,30 @@ SEEN = Assessment(
     recoverable_excess=0.7,
     recent_recoverable=0.6,
     ratio_by_layer=np.array([1.9, 1.9]),
+    fixable_excess=0.7,
+    hot_expert=HotExpert(3, 17, 0.8),
+    drift=0.05,
 )
 BALANCED = replace(SEEN, excess=0.2, recoverable_excess=0.0, recent_recoverable=-0.05)
-PLAN = PlanFacts("p1-abc", 1, 60, 60_000_000, 1.9, 1.2, 1.1, 75, 25)
+PLAN = PlanFacts(
+    "p1-abc",
+    1,
+    60,
+    60_000_000,
+    1.9,
+    1.2,
+    1.1,
+    75,
+    25,
+    layers=2,
+    gain_error=0.01,
+    worth=Worth(4_000.0, 0.4, 0.1, "fitted", ""),
+)
+SHARES = replace(PLAN, plan_id="p2-abc", moves=0, bytes=0, ratio_after=1.8)
+BACK = replace(PLAN, plan_id="p3-abc", rollback=True)
+DELIVERED = Realised(gain=0.68, error=0.02, observed_ratio=1.22, slices=40)
+MISSED = Realised(gain=0.3, error=0.02, observed_ratio=1.6, slices=40)
+WORSE = Realised(gain=-0.2, error=0.02, observed_ratio=2.1, slices=40)
 BASE = Inputs(
     pool="main", time_ms=1_000_000, term=1, leader=True, paused=False, map_version=0, assessment=SEEN
 )
@@ -64,6 +85,28 @@ def moved(state, sentence=""):
     return replace(BASE, movement=Movement(state, sentence))
 
 
+def waiting(*ranks):
+    sentence = "switched on 15 ranks, waiting for the live map of rank 15"
+    return replace(BASE, movement=Movement("in_doubt", sentence, place=("in_doubt", "p1"), waiting=ranks))
+
+
+def delegated(state, sentence):
+    return replace(BASE, movement=Movement(state, sentence, delegated=True))
+
+
+def record_of(*pairs, **facts):
+    """A record of one plan: promised and realised gain."""
+    promised, brought = pairs
+    return Gains().with_outcome(Outcome("p0", 0, promised, brought, **facts))
+
+
+FADING, NOISY = record_of(0.7, 0.7, half_life_s=100.0), record_of(0.7, 0.7, error=0.02)
+RETURNS = (
+    "thrash",
+    "5 layers stay as they are, because experts would come back to ranks that they left lately",
+)
+FAILURE = Answer(None, code=Code.PLANNING_FAILED, sentence="the solver's process died with exit code -9")
+
 STORIES = {
     "applied": [
         ("elected", BASE),
@@ -75,7 +118,7 @@ STORIES = {
         ("vote taken, silence", moved("in_doubt", "wave 2 of 2 was voted on; 7 of 8 ranks report it")),
         ("wave 2 live", moved("all_live", "all waves are live on all 8 ranks")),
         ("gathering", replace(BASE, map_version=1, assessment=BALANCED)),
-        ("measured", replace(BASE, map_version=1, assessment=BALANCED, realised_gain=0.68)),
+        ("measured", replace(BASE, map_version=1, assessment=BALANCED, realised=DELIVERED)),
         ("cooldown", replace(BASE, map_version=1)),
     ],
     "held_back": [
@@ -90,6 +133,10 @@ STORIES = {
         ("misaligned", replace(BASE, assessment=replace(SEEN, misaligned_share=0.03))),
         ("balanced", replace(BASE, assessment=BALANCED)),
         ("dead band", replace(BASE, assessment=replace(SEEN, recoverable_excess=0.07))),
+        (
+            "one expert is too hot",
+            replace(BASE, assessment=replace(SEEN, fixable_excess=0.02, hot_expert=HotExpert(3, 17, 2.4))),
+        ),
         ("a burst that is over", replace(BASE, assessment=replace(SEEN, recent_recoverable=0.01))),
         ("paused", replace(BASE, paused=True)),
         (
@@ -114,7 +161,12 @@ STORIES = {
         ("skewed load", BASE),
         (
             "timeout",
-            replace(BASE, answer=Answer(None, Code.PLANNING_TIMEOUT, "no plan after 30.1 s (deadline 30 s)")),
+            replace(
+                BASE,
+                answer=Answer(
+                    None, code=Code.PLANNING_TIMEOUT, sentence="no plan after 30.1 s (deadline 30 s)"
+                ),
+            ),
         ),
     ],
     "lost_solve": [
@@ -122,6 +174,108 @@ STORIES = {
         ("skewed load", BASE),
         ("the solver is gone", BASE),
         ("asked anew", BASE),
+    ],
+    "drift": [
+        ("elected", BASE),
+        (
+            "other experts are hot",
+            replace(BASE, assessment=replace(SEEN, recoverable_excess=0.07, drift=0.4)),
+        ),
+    ],
+    "no_price": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        (
+            "no step times",
+            replace(
+                BASE,
+                answer=Answer(
+                    replace(PLAN, worth=Worth(no_price="12 steps with a measured time, a price needs 20"))
+                ),
+            ),
+        ),
+    ],
+    "price_too_high": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        ("gains fade in 100 s", replace(BASE, answer=Answer(PLAN), gains=FADING)),
+    ],
+    "thrash": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        (
+            "experts would come back",
+            replace(
+                BASE,
+                answer=Answer(replace(PLAN, moves=0, bytes=0, layers=0, ratio_after=1.9, reasons=(RETURNS,))),
+            ),
+        ),
+    ],
+    "undoes_the_last": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        (
+            "takes it back for little",
+            replace(BASE, answer=Answer(replace(PLAN, ratio_after=1.87, undoes=0.8)), gains=NOISY),
+        ),
+    ],
+    "shares_first": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        ("shares reach the target", replace(BASE, answer=Answer(SHARES))),
+        ("all live", moved("all_live", "all ranks serve the plan")),
+    ],
+    "shares_instead": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        (
+            "moves do not pay, shares do",
+            replace(BASE, answer=Answer(replace(PLAN, worth=Worth(10.0, 9.0, 0.0, "fitted", "")), SHARES)),
+        ),
+    ],
+    "rolled_back": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        ("plan arrives", replace(BASE, answer=Answer(PLAN))),
+        ("all live", moved("all_live", "all ranks serve the plan")),
+        ("worse than before", replace(BASE, map_version=1, realised=WORSE, rollback=BACK)),
+        ("wave 1 is back", replace(moved("wave_live", "all ranks serve wave 1 of 2"), paused=True)),
+        ("the map before is back", moved("all_live", "all ranks serve the plan")),
+        ("cooldown", replace(BASE, map_version=2)),
+    ],
+    "gain_missed": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        ("plan arrives", replace(BASE, answer=Answer(PLAN))),
+        ("all live", moved("all_live", "all ranks serve the plan")),
+        ("a third above the promise", replace(BASE, map_version=1, realised=MISSED, rollback=BACK)),
+        ("corrected from now on", replace(BASE, map_version=1, gains=record_of(0.7, 0.3))),
+    ],
+    "stalled": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        ("plan arrives", replace(BASE, answer=Answer(PLAN))),
+        *[("rank 15 is silent", waiting(15))] * 25,
+        ("rank 15 is back", moved("all_live", "all ranks serve the plan")),
+    ],
+    "solver_fails": [
+        ("elected", BASE),
+        *[("skewed load", BASE), ("failure", replace(BASE, answer=FAILURE)), *[("cooldown", BASE)] * 11] * 3,
+        ("balanced", replace(BASE, assessment=BALANCED)),
+        ("balanced", replace(BASE, assessment=BALANCED)),
+    ],
+    "reverted": [
+        ("elected", BASE),
+        ("skewed load", BASE),
+        ("plan arrives", replace(BASE, answer=Answer(PLAN))),
+        (
+            "read-back differs",
+            replace(
+                delegated("unverified", "rank 1 reports another digest than was voted for"), rollback=BACK
+            ),
+        ),
+        ("the map before is back", replace(delegated("all_live", "all ranks serve the plan"), paused=True)),
+        ("paused", replace(BASE, paused=True)),
     ],
     "small_gain": [
         ("elected", BASE),
@@ -217,14 +371,15 @@ def test_a_mode_that_moves_nothing_withdraws_what_is_on_offer(mode, name):
 def test_a_new_leader_keeps_the_cooldown_of_the_last_offer():
     """Ten seconds after an offer the next leader waits for the rest of the cooldown."""
     outcome = decide(State(), replace(BASE, applied_ms=BASE.time_ms - 10_000), SETTINGS)
-    assert outcome.state.cooldown_until_ms == BASE.time_ms + 50_000
+    assert outcome.state.rest == Rest(BASE.time_ms + 50_000, BASE.time_ms + 50_000)
     assert decide(outcome.state, BASE, SETTINGS).decision.code is Code.COOLDOWN
 
 
 def test_a_store_clock_that_steps_back_does_not_stretch_the_cooldown():
     """The rest of a cooldown is never longer than the cooldown."""
-    state = State(name=Name.OBSERVING, cooldown_until_ms=BASE.time_ms + 86_400_000)
-    assert decide(state, BASE, SETTINGS).state.cooldown_until_ms == BASE.time_ms + 60_000
+    late = BASE.time_ms + 86_400_000
+    state = State(name=Name.OBSERVING, rest=Rest(late, late))
+    assert decide(state, BASE, SETTINGS).state.rest == Rest(BASE.time_ms + 60_000, BASE.time_ms + 60_000)
 
 
 def test_an_action_that_was_impossible_leads_back_to_observing():
@@ -232,7 +387,7 @@ def test_an_action_that_was_impossible_leads_back_to_observing():
     meant = decide(State(name=Name.PLANNING), replace(BASE, answer=Answer(PLAN)), SETTINGS)
     outcome = abandoned(meant, Code.NOT_DONE, "ranks [2] serve another map", 60.0)
     assert (outcome.state.name, outcome.action, outcome.state.plan) == (Name.OBSERVING, Action.NONE, None)
-    assert outcome.state.cooldown_until_ms == BASE.time_ms + 60_000
+    assert outcome.state.rest.cooldown_until_ms == BASE.time_ms + 60_000
     assert outcome.decision.sentence.endswith("not done: ranks [2] serve another map")
 
 
@@ -276,7 +431,7 @@ def test_pln_02_gain_decides_and_is_recorded_with_its_bytes():
 
 def test_settling_ends_with_the_cooldown_when_traffic_stops():
     """Without slices after the switch the controller does not wait for ever."""
-    state = State(name=Name.SETTLING, cooldown_until_ms=BASE.time_ms - 1, plan=PLAN)
+    state = State(name=Name.SETTLING, rest=Rest(cooldown_until_ms=BASE.time_ms - 1), plan=PLAN)
     outcome = decide(state, BASE, SETTINGS)
     assert (outcome.state.name, outcome.decision.code) == (Name.OBSERVING, Code.SETTLED)
 
@@ -288,3 +443,83 @@ def test_every_state_has_a_way_to_hold_or_leave():
     assert befores == set(Name)
     assert afters == set(Name)
     assert all((a, Event.LEAD_LOST) in TRANSITIONS for a in Name if a is not Name.STANDBY)
+
+
+PATIENT = SETTINGS.model_copy(update={"cooldown_s": 300.0, "min_interval_s": 300.0, "progress_s": 120.0})
+
+
+def test_pln_05_a_silent_rank_is_named_within_two_intervals_and_the_countdown_never_falls_below_zero():
+    """PLN-05: ranks 0 to 14 answer, 15 never: rebalance_stalled with rank 15, over when its live map comes; then the next plan is allowed."""
+    state, codes, countdown = State(name=Name.MOVING, plan=PLAN), [], []
+    story = [*[waiting(15)] * 120, moved("all_live"), *[replace(BASE, realised=DELIVERED)] * 2, *[BASE] * 70]
+    for number, inputs in enumerate(story):
+        step = decide(state, replace(inputs, time_ms=BASE.time_ms + 5_000 * number), PATIENT)
+        state = step.state
+        codes.append((number * 5, step.decision.code, step.decision.stalled_ranks))
+        countdown.append(step.decision.next_plan_s)
+    stalled = [entry for entry in codes if entry[1] is Code.REBALANCE_STALLED]
+    assert stalled[0] == (PATIENT.progress_s, Code.REBALANCE_STALLED, (15,))
+    assert stalled[0][0] <= 2 * PATIENT.interval_s
+    assert [code for _, code, _ in codes[120:123]] == [Code.APPLIED, Code.SETTLED, Code.COOLDOWN]
+    assert not any(ranks for _, _, ranks in codes[120:])
+    assert Code.PLANNING in {code for _, code, _ in codes[123:]}
+    assert min(countdown) == 0.0
+
+
+def test_mig_12_an_unverified_plan_is_said_and_so_is_one_without_effect():
+    """MIG-12: a read-back that differs is apply_unverified; a ratio more than 20 % above the promise is a second alert."""
+    unverified = decide(
+        State(name=Name.MOVING, plan=PLAN), moved("unverified", "4 ranks report v4"), SETTINGS
+    )
+    settling = State(name=Name.SETTLING, plan=replace(PLAN, ratio_after=1.1))
+    codes = [
+        decide(
+            settling, replace(BASE, realised=replace(DELIVERED, observed_ratio=ratio)), SETTINGS
+        ).decision.code
+        for ratio in (1.1, 1.31, 1.33, 1.9)
+    ]
+    assert unverified.decision.code is Code.APPLY_UNVERIFIED
+    assert codes == [Code.SETTLED, Code.SETTLED, Code.GAIN_MISSED, Code.GAIN_MISSED]
+
+
+@pytest.mark.parametrize(
+    ("mode", "paused", "rollback", "why"),
+    [
+        ("advise", False, BACK, "the mode is advise"),
+        ("auto", True, BACK, "the pool is paused"),
+        ("auto", False, None, "no way back to the map before is known"),
+    ],
+)
+def test_a_plan_that_did_not_deliver_is_kept_where_somebody_said_so(mode, paused, rollback, why):
+    """Then it is only said, with the reason."""
+    settings = SETTINGS.model_copy(update={"mode": mode})
+    inputs = replace(BASE, realised=WORSE, rollback=rollback, paused=paused)
+    step = decide(State(name=Name.SETTLING, plan=PLAN), inputs, settings)
+    assert (step.action, step.decision.code) == (Action.NONE, Code.GAIN_MISSED)
+    assert step.decision.sentence.endswith(f"it is not taken back, because {why}")
+
+
+def test_a_rollback_that_fails_is_not_rolled_back():
+    """A second unverified read-back withdraws and pauses."""
+    state = State(name=Name.MOVING, plan=BACK)
+    step = decide(state, replace(delegated("unverified", "rank 1"), rollback=BACK), SETTINGS)
+    assert step.action is Action.WITHDRAW_AND_PAUSE
+
+
+def test_a_new_plan_waits_for_the_minimum_interval_although_the_cooldown_is_over():
+    """The interval runs from offer to offer and is kept by a new leader."""
+    settings = SETTINGS.model_copy(update={"cooldown_s": 1.0})
+    elected = decide(State(), replace(BASE, applied_ms=BASE.time_ms - 10_000), settings)
+    step = decide(elected.state, BASE, settings)
+    assert (step.decision.code, step.decision.next_plan_s) == (Code.MIN_INTERVAL, 50.0)
+
+
+def test_the_record_of_a_decision_carries_the_plan_in_time():
+    """What a plan saves, asks and rests on is in the log."""
+    record = decide(
+        State(name=Name.PLANNING), replace(BASE, answer=Answer(PLAN)), SETTINGS
+    ).decision.as_dict()
+    assert record["plan"]["worth"] == {
+        "saved_us_per_s": 4000.0, "stall_s": 0.4, "slowdown_s": 0.1, "source": "fitted", "no_price": "",
+    }  # fmt: skip
+    assert (record["correction"], record["half_life_s"]) == (1.0, None)

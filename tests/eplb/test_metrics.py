@@ -12,7 +12,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from snapshots import reading, snapshot
 
-from eplb.metrics import MOST_AGGREGATES, SnapshotCollector, metric_names, registry
+from eplb.metrics import MOST_AGGREGATES, PHASE_AGGREGATES, SnapshotCollector, metric_names, registry
+from eplb.snapshot import Rebalance
 
 LABELS = ("pool", "phase", "layer", "node", "rank", "place", "state")
 
@@ -82,7 +83,10 @@ def large(phases, layers=61, ranks=72, nodes=9):
     loads = np.random.default_rng(0).integers(1, 100, size=(layers, ranks))
     times = {"step_us": 9e3, "moe_wait_us": 1e3, "a2a_us": 2e3, "expert_us": 3e3}
     readings = (reading(loads, phase=phase, nodes=nodes, **times) for phase in phases)
-    return snapshot(*readings, ranks_expected=ranks, ranks_seen=ranks, model_layers=tuple(range(layers)))
+    fate = Rebalance(promised_gain=0.4, realised_gain=0.3, half_life_s=900.0)
+    return snapshot(
+        *readings, ranks_expected=ranks, ranks_seen=ranks, model_layers=tuple(range(layers)), rebalance=fate
+    )
 
 
 def pool_series(samples):
@@ -91,10 +95,10 @@ def pool_series(samples):
 
 @pytest.mark.parametrize("phases", [["decode"], ["prefill", "decode"], ["mixed", "prefill", "decode"]])
 def test_met_04_series_stay_within_the_budget(phases):
-    """(layers + 2 x nodes) x phases + 48 for a pool of 61 layers and 72 ranks."""
+    """(layers + 2 x nodes + 4) x phases + 48 for a pool of 61 layers and 72 ranks."""
     samples = scrape(large(phases))
 
-    assert len(pool_series(samples)) <= (61 + 2 * 9) * len(phases) + MOST_AGGREGATES
+    assert len(pool_series(samples)) <= (61 + 2 * 9 + PHASE_AGGREGATES) * len(phases) + MOST_AGGREGATES
     if len(phases) == 1:
         assert len(pool_series(samples)) <= 61 + 72 + 20
 
@@ -153,6 +157,27 @@ def test_every_value_of_the_pool_is_shown():
     ]
     assert samples["eplb_window_frames_total", "a"] == 12
     assert samples["eplb_window_misaligned_total", "a"] == 3
+
+
+def test_the_fate_of_plans_is_shown_and_what_is_not_known_is_not():
+    """A stall with its ranks, promise and fulfilment; no half-life while no gain is known to fade."""
+    fate = Rebalance(
+        stalled_s=30.0,
+        stalled_ranks=(3, 15),
+        next_plan_s=12.0,
+        promised_gain=0.4,
+        realised_gain=0.1,
+        missed=True,
+    )
+    samples = scrape(snapshot(reading([[6, 4], [3, 3]]), rebalance=fate))
+
+    assert samples["eplb_rebalance_stalled_seconds", "a"] == 30.0
+    assert samples["eplb_rebalance_stalled_ranks", "a"] == 2
+    assert samples["eplb_next_plan_seconds", "a"] == 12.0
+    assert samples["eplb_plan_promised_gain_ratio", "a"] == 0.4
+    assert samples["eplb_plan_realised_gain_ratio", "a"] == 0.1
+    assert samples["eplb_gain_missed", "a"] == 1
+    assert ("eplb_gain_half_life_seconds", "a") not in samples
 
 
 def test_times_are_seconds_weighted_by_steps_and_absent_when_not_measured():

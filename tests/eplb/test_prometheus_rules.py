@@ -25,6 +25,8 @@ ALERTS = {
     "EplbNoLeader",
     "EplbStateNotSaved",
     "EplbStoreUnsafe",
+    "EplbRebalanceStalled",
+    "EplbGainMissed",
 }
 
 

@@ -46,7 +46,7 @@ def test_the_gate_s_settings_are_the_daemon_s():
     """Mode observe never moves, and a long cooldown lets one plan through."""
     _, maps = serve("ours:mode=observe,min_slices=8,min_tokens=1000")
     assert all(np.array_equal(rows, START) for rows in maps)
-    policy, _ = serve("ours:min_slices=8,min_tokens=1000,cooldown_s=100000")
+    policy, _ = serve("ours:min_slices=20,min_tokens=1000,cooldown_s=100000")
     assert policy.decisions["offered"] == 1
 
 
@@ -62,7 +62,7 @@ def test_the_ranks_switch_a_wave_once_and_report_it():
     """An offer of the real actuator, read back by the daemon's own status."""
     facts = daemon_config("", HELD, OPTIONS, 0).facts()
     store = MemoryStore(Clock())
-    group = Group(facts, Phase.DECODE, START, store)
+    group = Group(facts, Phase.DECODE, START, store, OPTIONS.prices()[0].kernels)
     target = START.copy()
     target[:, [0, 3]] = target[:, [3, 0]]
     plan = make_plan(facts, START, target, created_ms=1)
@@ -81,7 +81,7 @@ def test_the_daemon_s_window_holds_every_token_that_was_served():
     """The ranks' frames pass the window's own proofs: no step is refused, misaligned or left incomplete."""
     facts, clock = daemon_config("", HELD, OPTIONS, 0).facts(), Clock()
     store = MemoryStore(clock)
-    group = Group(facts, Phase.DECODE, START, store)
+    group = Group(facts, Phase.DECODE, START, store, OPTIONS.prices()[0].kernels)
     window = Window(facts, Kind.ROUTED)
     served = list(schedule(HELD, OPTIONS.schedule, OPTIONS.ranks, 0))[:20]
     for steps in served:

@@ -22,7 +22,7 @@ WORDS = (
     "every:1",
     "every:4",
     "greedy:4",
-    "ours:min_slices=8,min_tokens=1000,cooldown_s=40",
+    "ours:min_slices=8,min_tokens=1000,cooldown_s=40,min_interval_s=40,price_us_per_token=0.1",
     "oracle",
 )
 
