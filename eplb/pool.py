@@ -123,7 +123,7 @@ class Pool:
             backlog_ms=self._backlog_ms,
         )
         inputs = self._inputs(known)
-        self._planning.note(known.view)
+        self._planning.note(known.view, known.ranks)
         outcome = decide(self._state, inputs, self.config.gate)
         # The state is kept before the act: an act whose answer is lost is found again in what the store says.
         self._state = outcome.state
