@@ -67,9 +67,9 @@ class Planning:
         """Get the solver ready, so that the first request does not wait for its imports."""
         self._solver.warm()
 
-    def note(self, view: WindowView) -> None:
-        """Take the view's new steps into the history."""
-        self._history.note(view)
+    def note(self, view: WindowView, ranks: LiveRanks) -> None:
+        """Take the view's new steps into the history of the model that the ranks serve."""
+        self._history.note(view, 0 if ranks.first is None else ranks.first.model_digest)
 
     def save(self) -> None:
         """Write the history down, if it is to outlive the process."""

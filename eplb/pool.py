@@ -136,7 +136,7 @@ class Pool:
             ranks, term=desired.term, map_version=desired.map_version, paused=known.paused, now_ms=now_ms
         )
         inputs = self._inputs(known)
-        self._planning.note(known.view)
+        self._planning.note(known.view, known.ranks)
         outcome = decide(self._state, inputs, self.config.gate)
         self._journal.watch(self._state.progress, outcome.state.progress)
         # The state is kept before the act: an act whose answer is lost is found again in what the store says.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eplb.errors import ReplayError
 
-MIXES = ("stationary", "switch", "ramp", "daily")
+MIXES = ("stationary", "switch", "ramp", "daily", "turns")
 
 RAMP_SPAN = 0.25
 """A ramp begins and ends so much of the run before and after its middle."""
@@ -14,13 +14,17 @@ RAMP_SPAN = 0.25
 DAYS = 2
 """Days that a daily run spans."""
 
+TURNS = 6
+"""Turns of such a run: the first group, the second, the first again, and so on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mix:
     """How the share of the second group of domains moves.
 
     ``kind``: ``stationary`` = only the first group; ``switch`` = the second from ``at`` on; ``ramp`` = straight from first to second
-    around ``at``; ``daily`` = up and down in straight lines, twice. ``at``: part of the run.
+    around ``at``; ``daily`` = up and down in straight lines, twice; ``turns`` = either group alone, three times each. ``at``: part of
+    the run.
 
     Raises:
         ReplayError: the kind is unknown or ``at`` is not inside the run.
@@ -43,5 +47,7 @@ class Mix:
             return 1.0 if progress >= self.at else 0.0
         if self.kind == "ramp":
             return min(1.0, max(0.0, (progress - self.at + RAMP_SPAN) / (2 * RAMP_SPAN)))
+        if self.kind == "turns":
+            return float(int(progress * TURNS) % 2)
         hour = progress * DAYS % 1.0
         return 2 * min(hour, 1.0 - hour)

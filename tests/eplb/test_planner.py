@@ -53,6 +53,29 @@ def test_unseen_slices_do_not_change_the_plan():
     assert np.array_equal(make_plan(request_of(tokens=tokens)).target, make_plan(request_of()).target)
 
 
+def test_the_number_of_slices_that_judge_may_be_given():
+    """They are the newest ones."""
+    plan = make_plan(request_of(held_out=2))
+    assert (plan.slices_planned, plan.slices_held_out) == (14, 2)
+
+
+def test_slices_count_by_their_weights():
+    """With all weight on one half of the slices, the plan is that of this half alone."""
+    tokens = request_of().tokens.copy()
+    tokens[:6] = tokens[:6, :, ::-1]
+    weighted = make_plan(request_of(tokens=tokens, held_out=4, weights=np.repeat([0.0, 1.0], 6)))
+    alone = make_plan(request_of(tokens=tokens[6:], held_out=4))
+    assert np.array_equal(weighted.target, alone.target)
+    assert weighted.bound == alone.bound
+
+
+@pytest.mark.parametrize("held_out", [0, SLICES])
+def test_a_plan_needs_slices_on_either_side(held_out):
+    """Some to plan on and some to judge by."""
+    with pytest.raises(ValueError, match="16 slices"):
+        make_plan(request_of(held_out=held_out))
+
+
 def test_too_few_slices_are_refused():
     """With three slices nothing can be held out."""
     with pytest.raises(ValueError, match="3 slices"):

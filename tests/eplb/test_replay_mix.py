@@ -15,10 +15,11 @@ from eplb.replay.mix import MIXES, Mix
         ("switch", [0, 0, 1, 1, 1]),
         ("ramp", [0, 0, 0.5, 1, 1]),
         ("daily", [0, 1, 0, 1, 0]),
+        ("turns", [0, 1, 1, 0, 0]),
     ],
 )
 def test_shares_at_the_quarters_of_a_run(kind, shares):
-    """Stationary stays, a switch jumps at its place, a ramp goes straight around it, days go up and down twice."""
+    """Stationary stays, a switch jumps at its place, a ramp goes straight around it, days go up and down twice, six turns alternate."""
     assert [Mix(kind).second_share(quarter / 4) for quarter in range(5)] == shares
 
 

@@ -42,6 +42,38 @@ def test_a_skewed_load_is_planned_offered_and_served_by_the_daemon_s_own_loop():
         assert not [v for v in violations(Placement(rows), OPTIONS.topology(), EXPERTS) if v.code != "twin"]
 
 
+def plans_of(word):
+    """What every plan of a run was made on."""
+    policy = policy_of(word, HELD, OPTIONS, 0)
+    seen = {}
+    for steps in schedule(HELD, OPTIONS.schedule, OPTIONS.ranks, 0):
+        for part in steps.parts(policy.at_a_time):
+            policy.map_for(part)
+            policy.seen(part)
+            plan = policy._pool._last.decision["plan"]
+            if plan is not None:
+                seen[plan["plan_id"]] = plan
+    policy.close()
+    return list(seen.values())
+
+
+@pytest.mark.parametrize("use", ["off", "pooled", "regimes"])
+def test_every_plan_says_which_history_it_was_made_on(use):
+    """In numbers and as a reason; later plans rest on more than the window."""
+    plans = plans_of(
+        f"ours:min_slices=8,min_tokens=1000,cooldown_s=60,min_gain=0.001,trigger_excess=0.06,use={use}"
+    )
+    assert len(plans) > 1
+    for plan in plans:
+        told = plan["planned_on"]
+        assert told["use"] == use
+        assert told["window_slices"] + told["history_slices"] == plan["slices_planned"]
+        assert [sentence for code, sentence in plan["reasons"] if code == "history"]
+    last = plans[-1]["planned_on"]
+    assert (last["history_slices"] > 0) == (use != "off")
+    assert bool(last["regimes"]) == (use == "regimes")
+
+
 def test_the_gate_s_settings_are_the_daemon_s():
     """Mode observe never moves, and a long cooldown lets one plan through."""
     _, maps = serve("ours:mode=observe,min_slices=8,min_tokens=1000")
