@@ -82,6 +82,14 @@ def test_the_gate_s_settings_are_the_daemon_s():
     assert policy.decisions["offered"] == 1
 
 
+def test_a_plan_for_which_the_waves_are_too_small_is_refused_and_nothing_moves():
+    """Not even one expert fits into a wave of one byte."""
+    policy, maps = serve("ours:min_slices=8,min_tokens=1000,bytes_per_rank=1")
+    assert policy.decisions["needs_staging"] > 0
+    assert policy.decisions["offered"] == 0
+    assert all(np.array_equal(rows, START) for rows in maps)
+
+
 def test_settings_that_the_daemon_does_not_have_are_refused():
     """By name, or by the bound that the configuration states."""
     with pytest.raises(ReplayError, match=r"no setting 'speed'; it has .*cooldown_s"):
