@@ -96,7 +96,7 @@ class PoolMemory:
         first = ranks.first
         if first is None or first.map_rows is None or not ranks.agree:
             return self._known
-        if not set(first.members or range(self._facts.ranks)) <= set(ranks.records):
+        if not set(ranks.members) <= set(ranks.records):
             return self._known
         return LastGood(
             pool=self._facts.pool,

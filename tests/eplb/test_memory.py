@@ -7,12 +7,13 @@ import pytest
 from test_last_good import FACTS
 
 from collectors.digests import layer_map_digests
-from eplb.agent.wire import LiveRecord
+from eplb.agent.wire import LiveRecord, encode_live
 from eplb.last_good import last_good_path, read_last_good
 from eplb.memory import PoolMemory
 from eplb.ranks import LiveRanks
 
 ROWS = ((0, 1, 2, 0), (1, 2, -1, 0))
+NO_RANKS = LiveRanks.read({}, FACTS)
 OTHER = ((1, 0, 2, 0), (1, 2, -1, 0))
 
 
@@ -38,7 +39,7 @@ def ranks(*rows, term=4, version=2, run_id=9, members=()):
             pool="p", rank=rank, incarnation=1, run_id=run_id, term_seen=term, map_version=version, group_step=1,
             state="serving", offer="", digests=digests, members=members, model_digest=17, **first,
         )  # fmt: skip
-    return LiveRanks(records, {})
+    return LiveRanks.read({rank: encode_live(record) for rank, record in records.items()}, FACTS)
 
 
 def see(memory, found, **given):
@@ -50,14 +51,14 @@ def test_terms_and_versions_only_grow():
     """The highest of store and ranks, whatever the store shows later."""
     memory = PoolMemory(FACTS)
     see(memory, ranks(ROWS, ROWS, term=4, version=2), term=6, map_version=1)
-    see(memory, LiveRanks({}, {}), term=0, map_version=0)
+    see(memory, NO_RANKS, term=0, map_version=0)
     assert (memory.term, memory.map_version) == (6, 2)
 
 
 def test_a_term_that_no_rank_may_take_over_is_not_kept():
     """Else one damaged field of the store would lock the pool for good, restarts included."""
     memory = PoolMemory(FACTS)
-    see(memory, LiveRanks({}, {}), term=2**53 + 1, map_version=2**60)
+    see(memory, NO_RANKS, term=2**53 + 1, map_version=2**60)
     assert (memory.term, memory.map_version) == (0, 0)
 
 
@@ -96,7 +97,7 @@ def test_a_new_term_or_a_pause_is_written_although_the_map_is_the_same(tmp_path,
     """A leader that restarts must know both."""
     memory = PoolMemory(FACTS, tmp_path)
     see(memory, ranks(ROWS, ROWS))
-    see(memory, LiveRanks({}, {}), **change)
+    see(memory, NO_RANKS, **change)
     record, _ = read_last_good(tmp_path, FACTS)
     assert (record.term, record.paused, record.rows) == (
         change.get("term", 4),

@@ -11,7 +11,7 @@ from eplb.store.client import Store
 from eplb.store.health import LOOK_S, HealthWatch, StoreHealth
 from eplb.trust import Trust
 
-NO_RANKS = LiveRanks({}, {})
+NO_RANKS = LiveRanks.read({}, FACTS)
 
 
 @pytest.mark.parametrize(
