@@ -216,7 +216,7 @@ class Pool:
         if answer is not None:
             answer = self._planning.priced(answer, self._views(now_ms), gains)
         found = self._follow_up.look(self._state, movement, known.view, ranks, now_ms)
-        back = found.realised is not None or movement.delegated
+        back = found.realised is not None or (movement.delegated and movement.state == "unverified")
         return Inputs(
             pool=self.config.name,
             time_ms=now_ms,
@@ -291,6 +291,7 @@ class Pool:
             term_refused=codes == {str(RefusalCode.OLD_TERM)},
             place=(status.state, status.offer, status.layers_live, status.waiting),
             waiting=status.waiting,
+            delegated=self.config.migration.profile == "delegated",
         )
 
     # --- act ------------------------------------------------------------------------------------------------------

@@ -31,7 +31,8 @@ LIMIT_S = 60.0
 def config(mode="auto", **gate):
     settings = {
         "mode": mode,
-        "cooldown_s": 1.0,
+        # long enough for a loaded machine to serve the slices that a gain is measured on
+        "cooldown_s": 4.0,
         "min_interval_s": 1.0,
         # these ranks measure no step times
         "price_us_per_token": 1.0,
