@@ -4,7 +4,7 @@ Rerun from the project's root, with the data of ../shared/data (or DATA=folder):
 
     python benchmarks/history.py plans [seeds] [every n-th layer]     held-out excess by way to plan
     python benchmarks/history.py regimes [seeds]                      regimes found, against the recorded domains
-    python benchmarks/history.py cost                                 time and memory at 58 layers x 256 experts
+    python benchmarks/history.py cost                                 processor time and memory at 58 layers x 256 experts
 
 The picks are recorded, the order is ours. Two streams: `decode` is a continuous batch of a few sequences, a slice is one step, so that
 neighbours in time share most of their requests; `requests` cuts whole requests, one after the other, into slices, so that no request
@@ -267,7 +267,7 @@ def _table(labels: list[int], domains: list[str]) -> np.ndarray:
 
 
 def cost() -> None:
-    """Print time and memory of a full history of 58 layers x 256 experts; the loads are generated."""
+    """Print processor time and memory of a full history of 58 layers x 256 experts; the loads are generated."""
     layers, experts, picks = 58, 256, 512 * 8
     rng = np.random.default_rng(0)
     kinds = rng.dirichlet(np.full(experts, 0.5), size=(4, layers))
@@ -275,11 +275,11 @@ def cost() -> None:
     adding: list[float] = []
     for minute in range(300):
         tokens = np.stack([rng.multinomial(picks, kinds[minute // 30 % 4]) for _ in range(8)])
-        started = time.perf_counter()
+        started = time.process_time()
         keys = np.full(8, 1, dtype=np.uint64), np.arange(8) + 8 * minute
         reservoir.add(minute * MOMENT_MS, *keys, tokens)
         reservoir.thin(minute * MOMENT_MS)
-        adding.append(time.perf_counter() - started)
+        adding.append(time.process_time() - started)
     moments = reservoir.moments
     slices = sum(len(moment.steps) for moment in moments)
     print(
@@ -291,20 +291,20 @@ def cost() -> None:
     recent = Recent(tokens.repeat(24, axis=0), tokens, 300 * MOMENT_MS)
     past = Past(moments, np.full(len(moments), -1, dtype=np.int64), 0)
     for which in ("first plan", "next plan"):
-        started = time.perf_counter()
+        started = time.process_time()
         material = mix(recent, past, HistoryConfig(), 300.0, MOST_SLICES)
         print(
-            f"{which}: slices chosen and weighed in {time.perf_counter() - started:.2f} s; {material.planned_on.sentence}"
+            f"{which}: slices chosen and weighed in {time.process_time() - started:.2f} s; {material.planned_on.sentence}"
         )
     held = Held("pool", (layers, experts), tuple(range(layers)), 8, 0, moments, (-1,) * len(moments), 0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pool.history"
-        started = time.perf_counter()
+        started = time.process_time()
         write_history(path, held)
-        written = time.perf_counter()
+        written = time.process_time()
         read_history(path, most_bytes=64_000_000)
         print(
-            f"file: {path.stat().st_size / 1e6:.1f} MB, written in {written - started:.2f} s, read and checked in {time.perf_counter() - written:.2f} s"
+            f"file: {path.stat().st_size / 1e6:.1f} MB, written in {written - started:.2f} s, read and checked in {time.process_time() - written:.2f} s"
         )
 
 

@@ -92,7 +92,7 @@ def moment_weights(
     """
     own_sum = np.array([_sum(base[labels == regime]) for regime in range(len(mix))])
     alone = np.where(own_sum > 0, mix * trusted, 0.0)
-    shared = 1.0 - _sum(alone)
+    shared = max(1.0 - _sum(alone), 0.0)
     weights: NDArray[np.float64] = base * (
         (alone / np.where(own_sum > 0, own_sum, 1.0))[labels] + shared / _sum(base)
     )

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from eplb.config import HistoryConfig
     from eplb.history.moments import Moment
 
+LEAST_WEIGHT = 1e-9
+"""Of all weight together; slices of less are left out: they tell nothing, and the solver takes no weight near 0."""
+
 WINDOW_PARTS = 4
 """Parts of the window that are told apart, so that a window in which the regime changes is known as one that is mixed."""
 
@@ -90,6 +93,7 @@ def mix(recent: Recent, past: Past, config: HistoryConfig, horizon_s: float, mos
     weights = _with_window_share(weighed.weights, len(past.moments), config.window_share)
     groups = [len(moment.steps) for moment in past.moments] + [len(part) for part in parts]
     of_slice = np.repeat(weights / np.array(groups), groups)
+    of_slice = np.where(of_slice < LEAST_WEIGHT, 0.0, of_slice)
     places, chosen = choose(of_slice, most_slices)
     steps = [(moment, step) for moment in past.moments for step in moment.steps]
     old = [place for place in places.tolist() if place < len(steps)]
