@@ -190,6 +190,8 @@ class Pool:
 
     def _read_frames(self, ranks: LiveRanks) -> None:
         rows, digests = ranks.rows, ranks.layer_digests
+        if ranks.run_id is not None:
+            self._window.set_members(ranks.run_id, ranks.members)
         if rows is not None and digests is not None and ranks.live_digest != self._known_digest:
             self._known_digest = ranks.live_digest
             try:
