@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eplb.decisions import Code
+from eplb.gate import Verdict, refuse
+from eplb.history.material import Material
+from eplb.history.planned_on import PlannedOn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 LEAST_SLICES = 4
 """Fewer slices cannot be parted into those that are planned on and one that judges: then all experts count alike."""
+_ANSWERED = (Code.APPLIED, Code.ADVISED, Code.GAIN_TOO_SMALL)
 RETRY_S = 10.0
 """A plan that failed or was refused is asked for anew after this long, whatever the cooldown."""
 
@@ -44,12 +48,13 @@ class Evacuation:
 
     def __init__(self) -> None:
         self._done_run: int | None = None
-        self._asked_ms = 0
+        self._asked_ms: int | None = None
 
     def need(self, ranks: LiveRanks, now_ms: int) -> Need | None:
         """What the present membership asks for at store time ``now_ms``; None = nothing, or not yet again."""
         rows = ranks.rows
-        if rows is None or ranks.run_id == self._done_run or now_ms < self._asked_ms + RETRY_S * 1000:
+        resting = self._asked_ms is not None and now_ms < self._asked_ms + RETRY_S * 1000
+        if rows is None or resting or ranks.run_id == self._done_run:
             return None
         if ranks.lost:
             return Need(Code.RANK_LOST, _lost_sentence(ranks), urgent=True)
@@ -64,7 +69,7 @@ class Evacuation:
         if decision.code in (Code.RANK_LOST, Code.RANK_BACK):
             self._asked_ms = decision.time_ms
         plan = decision.plan
-        if plan is not None and plan.degraded and (decision.code is Code.APPLIED or plan.moves == 0):
+        if plan is not None and plan.degraded and decision.code in _ANSWERED:
             self._done_run = ranks.run_id
 
 
@@ -74,24 +79,45 @@ def empty_ranks(rows: NDArray[np.int32], ranks: int) -> tuple[int, ...]:
     return tuple(np.flatnonzero(~held).tolist())
 
 
-def tokens_at_hand(view: WindowView, facts: PoolFacts) -> NDArray[np.int64]:
-    """Slices for a plan that cannot wait, int64 [slices, layers, experts]: all that the window has, or equal loads.
+def urgent_material(view: WindowView, facts: PoolFacts) -> Material:
+    """Slices for a plan that cannot wait: all that the window has, or equal loads.
 
     Tokens by expert do not depend on the map or the ranks that they were counted under.
     """
-    loaded = view.tokens[view.tokens.any(axis=(1, 2))]
-    if len(loaded) >= LEAST_SLICES:
-        return loaded
-    return np.ones((LEAST_SLICES, facts.layers, facts.experts), dtype=np.int64)
+    tokens = view.tokens[view.tokens.any(axis=(1, 2))]
+    seen = len(tokens)
+    if seen < LEAST_SLICES:
+        tokens, seen = np.ones((LEAST_SLICES, facts.layers, facts.experts), dtype=np.int64), 0
+    held_out = max(1, len(tokens) // LEAST_SLICES)
+    told = PlannedOn("off", seen, 0, 0.0, float(seen))
+    return Material(tokens, None, held_out, told, np.zeros(0, dtype=np.int64), 0)
 
 
-def refusal_of(plan: PlanFacts) -> tuple[Code, str] | None:
-    """Why a plan that membership asked for is not moved, None = it is: only when it moves nothing or makes the ratio worse."""
+def asked_for(need: Need | None, verdict: Verdict) -> Verdict:
+    """The gate's verdict on looking for a plan, unless membership outweighs it.
+
+    A lost rank outweighs cooldown, coverage and trigger; one that is back only the trigger.
+    """
+    if need is None or not (verdict.passed or need.urgent or verdict.code is Code.BALANCED):
+        return verdict
+    besides = verdict.sentence if verdict.passed else f"not waited for: {verdict.sentence}"
+    return Verdict(passed=True, code=need.code, sentence=f"{need.sentence}; {besides}")
+
+
+def before_moving(plan: PlanFacts) -> Verdict:
+    """Whether a plan that membership asked for is moved: unless it moves nothing or makes the ratio worse; its price does not count."""
     if plan.moves == 0:
-        return Code.GAIN_TOO_SMALL, "the experts stand well on the living ranks already; nothing moves"
+        sentence = "the experts stand well on the living ranks already; nothing moves"
+        return refuse(Code.GAIN_TOO_SMALL, sentence, "another load")
     if not plan.gain >= 0.0:
-        return Code.GAIN_TOO_SMALL, f"the plan would raise the ratio by {-plan.gain:.3f}"
-    return None
+        return refuse(
+            Code.GAIN_TOO_SMALL, f"the plan would raise the ratio by {-plan.gain:.3f}", "another load"
+        )
+    sentence = (
+        f"{plan.moves} moves give the living ranks their replicas; the ratio goes from {plan.ratio_before:.3f} to "
+        f"{plan.ratio_after:.3f} on {plan.slices_held_out} slices; membership asked for it, so neither price nor least gain is"
+    )
+    return Verdict(passed=True, code=Code.OFFERED, sentence=sentence)
 
 
 def _lost_sentence(ranks: LiveRanks) -> str:

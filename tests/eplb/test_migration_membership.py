@@ -20,7 +20,9 @@ def records_of(run_id, members, rows=ROWS, told=None):
     record = LiveRecord("p", members[0], 1, run_id, 1, 0, 0, "serving", "", digests, members)
     whole = tuple(tuple(int(x) for x in row) for row in rows)
     return {
-        rank: replace(record, rank=rank, map_rows=whole, facts=FACTS) if rank == members[0] else replace(record, rank=rank)
+        rank: replace(record, rank=rank, map_rows=whole, facts=FACTS)
+        if rank == members[0]
+        else replace(record, rank=rank)
         for rank in members
         if told is None or rank in told
     }
