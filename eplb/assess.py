@@ -99,7 +99,7 @@ def read_phase(view: WindowView, facts: PoolFacts, phase: str, *, live_digest: i
     ratio = view.ratio[keep]
     floor = _floor(view, facts)[keep]
     excess = _mean(ratio) - 1.0
-    load = view.rank_load / _positive(view.rank_load.mean(axis=1, keepdims=True))
+    load = view.rank_load / _positive(view.rank_load[:, view.members].mean(axis=1, keepdims=True))
     by_node = view.rank_load.sum(axis=0).reshape(facts.nodes, -1) / max(view.steps, 1)
     return PhaseReading(
         phase=phase,
@@ -125,10 +125,10 @@ def read_phase(view: WindowView, facts: PoolFacts, phase: str, *, live_digest: i
 
 
 def served_by(view: WindowView, live_digest: int) -> NDArray[np.bool_]:
-    """Which slices the live map served: bool [slices]; all of them where no digest is known."""
+    """Which slices the live map served on the ranks that serve now: bool [slices]; whatever map where no digest is known."""
     if live_digest == 0:
-        return np.ones(view.slices, dtype=np.bool_)
-    return np.isin(view.live_digests, np.array([0, live_digest], dtype=np.uint64))
+        return view.same_members.copy()
+    return view.same_members & np.isin(view.live_digests, np.array([0, live_digest], dtype=np.uint64))
 
 
 def balanced_ratio(
@@ -139,8 +139,9 @@ def balanced_ratio(
 
 
 def _floor(view: WindowView, facts: PoolFacts) -> NDArray[np.float64]:
-    per_rank = view.tokens.sum(axis=2) / facts.ranks
-    return noise_floor(per_rank, facts.ranks, facts.experts, facts.top_k)
+    members = len(view.members)
+    per_rank = view.tokens.sum(axis=2) / members
+    return noise_floor(per_rank, members, facts.experts, facts.top_k)
 
 
 def _positive(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -54,6 +54,10 @@ class Code(StrEnum):
     WITHDRAWN = "withdrawn"
     NOT_DONE = "not_done"
     RANKS_STUCK = "ranks_stuck"
+    RANK_LOST = "rank_lost"
+    RANK_BACK = "rank_back"
+    EXPERT_LOST = "expert_lost"
+    MODEL_CHANGED = "model_changed"
     FRAMES_REFUSED = "frames_refused"
     STORE_MAY_EVICT = "store_may_evict"
     APPLY_UNVERIFIED = "apply_unverified"
@@ -73,6 +77,7 @@ class PlanFacts:
 
     ``ratio_before`` and ``ratio_after``: mean over held-out slices and layers of max/mean under the live map and under the plan.
     ``gain`` their difference. ``solve_s`` how long the solver took; ``seconds`` how long moving is predicted to take, None = unknown. ``bytes`` weights to move, 0 while the size of an expert is unknown.
+    ``degraded`` membership asked for it, so that it was made on whatever data there was.
     ``planned_on`` the slices that the solver was given, from the window and from its history.
     ``layers`` that change. ``gain_error`` standard error of the gain over the held-out slices. ``falls`` (phase, mean fall by step of the tokens on the costliest
     ranks, over layers). ``busiest_moves`` sum over layers of the most experts that come to one rank. ``worth`` the plan in time. ``undoes`` share of the last plan's moves that it takes back. ``rollback`` it puts the map before the last plan back.
@@ -108,6 +113,8 @@ class PlanFacts:
     def shares_only(self) -> bool:
         """Whether it moves nothing and still changes something."""
         return self.moves == 0 and self.layers > 0
+
+    degraded: bool = False
 
     @property
     def gain(self) -> float:

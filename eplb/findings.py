@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from eplb import gate
+from eplb import evacuation, gate
 from eplb.decisions import Code, PlanFacts
 from eplb.rollback import NOISE, kept_promise, missed
 from eplb.states import Event, Name
@@ -53,6 +53,7 @@ def _in_observing(state: State, inputs: Inputs, settings: GateConfig) -> Finding
             Event.HOLD, Code.PAUSED, "an operator paused this pool; it only observes", "eplb resume"
         )
     verdict = gate.before_planning(settings, inputs.assessment, time_ms=inputs.time_ms, rest=state.rest)
+    verdict = evacuation.asked_for(inputs.need, verdict)
     if not verdict.passed:
         return _held(verdict)
     if settings.mode == "observe":
@@ -101,7 +102,10 @@ def _unusable(inputs: Inputs, answer: Answer) -> Finding | None:
 
 
 def _judged(answer: Answer, plan: PlanFacts, inputs: Inputs, settings: GateConfig) -> Finding:
-    verdict = gate.before_moving(settings, plan, inputs.gains, inputs.assessment)
+    if plan.degraded:
+        verdict = evacuation.before_moving(plan)
+    else:
+        verdict = gate.before_moving(settings, plan, inputs.gains, inputs.assessment)
     if not verdict.passed and answer.shares_plan is not None:
         instead = gate.before_moving(settings, answer.shares_plan, inputs.gains, inputs.assessment)
         if instead.passed:
@@ -173,7 +177,8 @@ def _measured(plan: PlanFacts, found: Realised, inputs: Inputs, settings: GateCo
         f"the ratio {moved} by {abs(found.gain):.3f} (+-{NOISE * found.error:.3f}) on {found.slices} slices since the switch; "
         f"the plan promised a fall of {plan.gain:.3f}"
     )
-    if not kept_promise(found, plan.gain, settings.least_delivered):
+    # What membership asked for was promised nothing, and the map before it is another group's.
+    if not plan.degraded and not kept_promise(found, plan.gain, settings.least_delivered):
         return _undelivered(sentence, inputs, settings)
     if missed(found, plan.ratio_after):
         sentence = f"{sentence}; the ratio is {found.observed_ratio:.3f}, promised was {plan.ratio_after:.3f}"

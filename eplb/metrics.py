@@ -97,6 +97,9 @@ AGE = _Shape(
     "eplb_collector_age_seconds",
     "Age of the newest frame; grows as well while the daemon's loop stands still.",
 )
+RANKS_LOST = _Shape(
+    "eplb_ranks_lost", "Ranks of the configuration that are no members of the group that serves."
+)
 STALE = _Shape("eplb_stale_ranks", "Ranks without a frame for longer than alert.stale_after_s.")
 LEADER = _Shape("eplb_leader", "1 = this daemon leads the pool, 0 = it stands by.")
 TERM = _Shape("eplb_term", "Leadership term that this daemon knows.")
@@ -161,6 +164,7 @@ POOL_SHAPES = (
     COVERAGE,
     AGE,
     STALE,
+    RANKS_LOST,
     LEADER,
     TERM,
     MAP_VERSION,
@@ -287,6 +291,7 @@ def _add_pool(families: _Families, snapshot: PoolSnapshot, loop_age_s: float) ->
         (COVERAGE, snapshot.coverage),
         (AGE, None if newest_age_s is None else newest_age_s + loop_age_s),
         (STALE, len(snapshot.stale_ranks)),
+        (RANKS_LOST, snapshot.ranks_lost),
         (LEADER, snapshot.leader),
         (TERM, snapshot.term),
         (MAP_VERSION, snapshot.map_version),

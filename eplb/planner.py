@@ -37,7 +37,7 @@ class PlanRequest:
     ``tokens``: int64 [slices, layers, experts], oldest slice first; the last
     ``held_out`` of them judge the plan, None = one part in HELD_OUT_PARTS. ``weights``: float64 [slices - held_out], how much each of the others counts, None = all
     equal. ``current``: int32 [layers, slots], the live map;
-    ``shares``: float64 [layers, slots] that it is served with, None = even. ``search_s``: seconds after which the search ends
+    ``dead`` ranks that serve nothing; ``shares``: float64 [layers, slots] that it is served with, None = even. ``search_s``: seconds after which the search ends
     early, with the reason ``truncated``; None = never. ``phases``: int8 [slices], -1 = of several, None = unknown. ``barred``: (layer, rank, expert) that may not
     come back (:mod:`eplb.thrash`). ``enough_ratio``: mean ratio on the held-out slices that new shares alone are to reach, so that nothing need move; ``min_gain_shares`` the least
     that a change of shares must gain; only where dispatch is weighted.
@@ -48,6 +48,7 @@ class PlanRequest:
     ranks: int
     nodes: int
     slots_per_rank: int
+    dead: frozenset[int] = frozenset()
     held_out: int | None = None
     weights: NDArray[np.float64] | None = None
     shares: NDArray[np.float64] | None = None
@@ -108,7 +109,10 @@ def make_plan(request: PlanRequest) -> PlanResult:
         )
     started_s = time.monotonic()
     topology = Topology.uniform(
-        ranks=request.ranks, nodes=request.nodes, slots_per_rank=request.slots_per_rank
+        ranks=request.ranks,
+        nodes=request.nodes,
+        slots_per_rank=request.slots_per_rank,
+        dead=request.dead,
     )
     seen = LoadTrace(request.tokens[:-held_out], request.weights)
     unseen = LoadTrace(request.tokens[-held_out:])

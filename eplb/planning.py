@@ -13,6 +13,7 @@ from eplb.advice import write_advice
 from eplb.assess import balanced_ratio, served_by
 from eplb.decisions import Code, PlanFacts
 from eplb.errors import NeedsStaging, PlanError
+from eplb.evacuation import urgent_material
 from eplb.history import History
 from eplb.migration import make_plan
 from eplb.migration.duration import Links, predicted_seconds
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from collectors.facts import PoolFacts
     from eplb.config import PoolConfig
+    from eplb.evacuation import Need
     from eplb.gains import Gains
     from eplb.history import PlannedOn
     from eplb.history.material import Material
@@ -47,6 +49,7 @@ class Planning:
         self._facts, self._config, self._solver = facts, config, solver
         self._base: NDArray[np.int32] | None = None
         self._plans: dict[str, Plan] = {}
+        self._degraded = False
         self._load: NDArray[np.float64] | None = None
         self._links = Links.of(config.migration, None)
         self._planned_on: PlannedOn | None = None
@@ -89,19 +92,25 @@ class Planning:
         """The plan that is to be moved or written down, of those that were made."""
         self.plan = None if plan is None else self._plans.get(plan.plan_id)
 
-    def ask(self, view: WindowView, ranks: LiveRanks, gains: Gains) -> None:
+    def ask(self, view: WindowView, ranks: LiveRanks, gains: Gains, need: Need | None = None) -> None:
         """Ask for a plan from the live map, on the window and its history, judged by slices that the live map served.
+
+        ``need`` why membership asks for it; an urgent one takes what slices there are.
 
         Raises:
             PlanError: nobody says what the live map is.
         """
         rows = ranks.rows
         if rows is None:
-            raise PlanError("rank 0 has not reported the live map; wait for its record")
+            raise PlanError("the first member has not reported the live map; wait for its record")
         facts, settings, gate = self._facts, self._config.solver, self._config.gate
         served = served_by(view, ranks.live_digest)
-        material = self._history.material(view, served, int(served.sum()) // HELD_OUT_PARTS)
-        self._planned_on = material.planned_on
+        urgent = need is not None and need.urgent
+        if urgent:
+            material = urgent_material(view, facts)
+        else:
+            material = self._history.material(view, served, int(served.sum()) // HELD_OUT_PARTS)
+        self._planned_on, self._degraded = material.planned_on, need is not None
         self._links = Links.of(self._config.migration, view.step_us)
         self._base, self._load = rows, _expected_load(material)
         self._plans = {}
@@ -116,11 +125,12 @@ class Planning:
                 ranks=facts.ranks,
                 nodes=facts.nodes,
                 slots_per_rank=facts.slots_per_rank,
+                dead=frozenset(ranks.lost),
                 slack=settings.slack,
                 dispatch=self._config.dispatch,
                 effort=settings.effort,
                 seed=settings.seed,
-                phases=view.phases[served],
+                phases=None if urgent else view.phases[served],
                 barred=gains.left_since(barred_ms) if gate.thrash_intervals else (),
                 enough_ratio=balanced_ratio(view, facts, served, gate.target_excess),
                 min_gain_shares=gate.min_gain_shares,
@@ -232,6 +242,7 @@ class Planning:
             solve_s=round(result.solve_s, 3),
             reasons=result.reasons,
             planned_on=self._planned_on,
+            degraded=self._degraded,
             layers=len({change.layer for change in plan.changes}),
             gain_error=result.gain_error,
             falls=result.falls,
@@ -278,6 +289,8 @@ def _expected_load(material: Material) -> NDArray[np.float64]:
 def _failed(result: PlanResult | PlanFailure) -> Answer:
     if isinstance(result, PlanResult):
         return Answer(
-            None, code=Code.PLAN_STALE, sentence="rank 0 no longer reports its live map; the plan is dropped"
+            None,
+            code=Code.PLAN_STALE,
+            sentence="the first member no longer reports its live map; the plan is dropped",
         )
     return Answer(None, code=Code(result.code), sentence=result.sentence)

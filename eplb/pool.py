@@ -25,6 +25,7 @@ from eplb.errors import (
 from eplb.follow_up import RECORDS_READ, FollowUp
 from eplb.gate import Verdict, refuse
 from eplb.journal import Journal
+from eplb.membership import Membership
 from eplb.memory import PoolMemory
 from eplb.migration import Actuator, observe, read_desired
 from eplb.migration.pace import Pacer, PaceRules
@@ -83,6 +84,7 @@ class Pool:
         self._trust = Trust(config.name, config.gate.mode)
         self._log = structlog.get_logger("eplb").bind(pool=config.name)
         self._journal = Journal(self._log, self.store.append_log)
+        self._membership = Membership(self._log)
         self._state = State()
         self._cycles = 0
         self._led_term: int | None = None
@@ -147,6 +149,7 @@ class Pool:
             self._journal.keep(outcome.decision, leader=inputs.leader)
             raise
         self._state = outcome.state
+        self._membership.note(outcome.decision, known.ranks)
         self._journal.keep(outcome.decision, leader=inputs.leader)
         self._journal.send()
         views = [(Phase(phase).name.lower(), view) for phase, view in self._views(now_ms)]
@@ -190,6 +193,7 @@ class Pool:
 
     def _read_frames(self, ranks: LiveRanks) -> None:
         rows, digests = ranks.rows, ranks.layer_digests
+        self._membership.observe(ranks, self._window, self._planning)
         if rows is not None and digests is not None and ranks.live_digest != self._known_digest:
             self._known_digest = ranks.live_digest
             try:
@@ -235,6 +239,7 @@ class Pool:
             rollback=self._planning.roll_back(self._follow_up.before, ranks, now_ms) if back else None,
             outcome=found.outcome,
             departed=found.departed,
+            need=self._membership.need(ranks, known.now_ms),
         )
 
     def _views(self, now_ms: int) -> list[tuple[int, WindowView]]:
@@ -255,6 +260,8 @@ class Pool:
         ranks = known.ranks
         if (untrusted := self._trust.judge(known.health, ranks)) is not None:
             return untrusted
+        if (unfit := self._membership.problem(ranks)) is not None:
+            return unfit
         if ranks.mismatch:
             return refuse(
                 Code.FACTS_MISMATCH, ranks.mismatch, "the same facts in the configuration and in the ranks"
@@ -314,7 +321,7 @@ class Pool:
         if action is Action.CANCEL_PLAN:
             self._planning.close()
         elif action is Action.ASK_PLAN:
-            self._planning.ask(known.view, known.ranks, self._follow_up.gains)
+            self._planning.ask(known.view, known.ranks, self._follow_up.gains, self._membership.asked)
         elif action is Action.WRITE_ADVICE:
             self._planning.choose(plan)
             path = self._planning.write_advice(self._advice_folder)

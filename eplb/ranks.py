@@ -49,6 +49,11 @@ class LiveRanks:
         return self.records.get(self.members[0])
 
     @property
+    def run_id(self) -> int | None:
+        """The life of the group that serves now, None while no rank has reported."""
+        return next((record.run_id for record in self.records.values()), None)
+
+    @property
     def rows(self) -> NDArray[np.int32] | None:
         """The live map, int32 [layers, slots], None while the first member has not reported."""
         return None if self.first is None else self.first.physical_to_logical()
@@ -88,6 +93,22 @@ class LiveRanks:
     def term_seen(self) -> int:
         """The highest term that any rank has seen."""
         return max((record.term_seen for record in self.records.values()), default=0)
+
+    @property
+    def experts_lost(self) -> str:
+        """Why this life cannot serve, when an expert is lost; else ""."""
+        told = {
+            said
+            for record in self.records.values()
+            for _, code, said in record.refusals
+            if code == "expert_lost"
+        }
+        return "; ".join(sorted(told)[:4])
+
+    @property
+    def reloaded(self) -> tuple[tuple[int, int], ...]:
+        """The first few (layer, expert) that this life began by loading from a checkpoint."""
+        return () if self.first is None else self.first.reloaded
 
     @property
     def stuck(self) -> tuple[int, ...]:

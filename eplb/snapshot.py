@@ -72,6 +72,7 @@ class PoolSnapshot:
     ``coverage`` ranks seen / ranks expected in the window. ``stale_ranks`` ranks without a frame in the last interval limit.
     ``counters`` totals since the daemon began, by name (frames, bytes, lost, misaligned, refused, ...).
     ``decision`` the last decision record as plain data. ``time_ms`` store time in milliseconds, 0 while it is unknown.
+    ``ranks_lost`` ranks of the configuration that are no members of the group; expected, seen and stale ranks are members.
     ``backlog_ms`` time between the last frame read and the last one written, 0 = nothing is left to read.
     ``state_saved`` whether the last good map is on disk, None = no state_folder. ``store_may_evict`` None = this user may not ask.
     ``store_used_ratio`` memory used over maxmemory, None = no limit. ``records_refused`` live records that could not be read.
@@ -97,6 +98,7 @@ class PoolSnapshot:
     alerting: bool = False
     store_up: bool = True
     backlog_ms: int = 0
+    ranks_lost: int = 0
     state_saved: bool | None = None
     store_may_evict: bool | None = None
     store_used_ratio: float | None = None

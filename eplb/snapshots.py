@@ -60,6 +60,7 @@ def snapshot_of(
         ranks_expected=view.ranks_expected,
         ranks_seen=view.ranks_seen,
         coverage=view.coverage,
+        ranks_lost=len(ranks.lost),
         stale_ranks=view.stale_ranks,
         newest_age_s=view.newest_age_s,
         readings=tuple(

@@ -13,6 +13,7 @@ from eplb.watchdog import Progress
 
 if TYPE_CHECKING:
     from eplb.assess import Assessment
+    from eplb.evacuation import Need
     from eplb.gains import Departure, Outcome
     from eplb.gate import Verdict
     from eplb.rollback import Realised
@@ -147,7 +148,7 @@ class Inputs:
 
     ``problem`` why nothing may be planned whatever the load says. ``solving`` a solve is running. ``applied_ms`` store time of
     the last offer, 0 = unknown. ``gains`` what earlier plans brought. ``realised`` is there once enough slices followed the last switch, and ``rollback`` with it:
-    the plan that would put the map before back. ``outcome`` and ``departed``: what this cycle found of a plan, for the log.
+    the plan that would put the map before back. ``outcome`` and ``departed``: what this cycle found of a plan, for the log. ``need`` what membership asks for.
     """
 
     pool: str
@@ -167,6 +168,7 @@ class Inputs:
     rollback: PlanFacts | None = None
     outcome: Outcome | None = None
     departed: Departure | None = None
+    need: Need | None = None
 
 
 @dataclass(frozen=True, slots=True)

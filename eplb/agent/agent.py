@@ -169,6 +169,10 @@ class Agent:
             self._detached = True
             self._report(-1)
 
+    def wait_for_transfers(self, until_s: float) -> bool:
+        """Wait, at most until this time of ``time.monotonic``, for transfers that were let go of; true when all have ended."""
+        return all(transfer.wait(max(0.0, until_s - time.monotonic())) for transfer in self._standing.leaving)
+
     def _pass_gate(self, group_step: int) -> Switched | None:
         chosen, raw = self._choose(group_step) if self._first else (None, None)
         header = self._gate.open(chosen)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from eplb.window.maps import MapRegistry
+    from eplb.window.membership import Members
 
 GAPS_PER_SLICE = 10
 """An interval slice spans so many gaps between frames, so that one frame more or less of a rank is 10 % of it."""
@@ -37,6 +38,7 @@ class Reading:
     intervals: Intervals
     gap_ms: int
     maps: MapRegistry
+    members: Members
     seen_ms: NDArray[np.int64]
     expected_from_ms: NDArray[np.int64]
     stride: int
@@ -51,8 +53,9 @@ def read(reading: Reading) -> WindowView:
     all_rows = reading.rows if reading.rows is not None and reading.sampled else _interval_rows(reading)
     rows = _of_phase(all_rows, reading.phase)
     total = reading.intervals.total(reading.phase)
-    seen = reading.seen_ms >= max(0, reading.oldest_ms)
-    expected = seen | (reading.expected_from_ms <= reading.now_ms)
+    present = reading.members.present
+    seen = present & (reading.seen_ms >= max(0, reading.oldest_ms))
+    expected = present & (seen | (reading.expected_from_ms <= reading.now_ms))
     stale = np.flatnonzero(expected & (reading.seen_ms < max(0, reading.now_ms - reading.stale_ms)))
     times = _mean_times(rows.times_us)
     return WindowView(
@@ -64,12 +67,12 @@ def read(reading: Reading) -> WindowView:
         phases=rows.phases,
         batch_tokens=rows.batch_tokens,
         step_us_by_slice=rows.times_us[:, 0],
-        ratio=_ratio(rows, reading.facts.ranks),
+        ratio=_ratio(rows, reading.members.counts(rows.run_ids)),
         rank_load=_rank_load(reading, total),
         quality=_quality(reading, all_rows),
         ranks_expected=int(expected.sum()),
         ranks_seen=int(seen.sum()),
-        coverage=float(seen.sum() / expected.sum()),
+        coverage=float(seen.sum() / max(1, expected.sum())),
         stale_ranks=tuple(stale.tolist()),
         newest_age_s=(reading.now_ms - int(rows.done_ms.max())) / 1000 if len(rows.done_ms) else None,
         complete_steps=reading.intervals.steps("complete"),
@@ -85,6 +88,8 @@ def read(reading: Reading) -> WindowView:
         live_digest=_newest_digest(all_rows) or reading.live_digest,
         term_seen=reading.term_seen,
         scope_copies=reading.copies,
+        members=tuple(np.flatnonzero(present).tolist()),
+        same_members=reading.members.same(rows.run_ids),
         span_s=(reading.now_ms - max(reading.oldest_ms, reading.intervals.first_ms(reading.now_ms))) / 1000,
     )
 
@@ -100,10 +105,12 @@ def _of_phase(rows: StepRows, phase: Phase | None) -> StepRows:
     return StepRows(*(getattr(rows, name)[keep] for name in StepRows.__slots__))
 
 
-def _ratio(rows: StepRows, ranks: int) -> NDArray[np.float64]:
-    """Maximum / mean over ranks; a layer without load has no ratio."""
+def _ratio(rows: StepRows, members: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Maximum / mean over the members of each slice's life, int64 [slices]; a layer without load has no ratio."""
     loaded = rows.load_sum > 0
-    return np.where(loaded, rows.load_max * ranks / np.where(loaded, rows.load_sum, 1.0), np.nan)
+    return np.where(
+        loaded, rows.load_max * members[:, np.newaxis] / np.where(loaded, rows.load_sum, 1.0), np.nan
+    )
 
 
 def _rank_load(reading: Reading, total: PhaseSums) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from collectors.facts import FrameHeader, PoolFacts, StepSample
     from eplb.window.maps import MapRegistry
+    from eplb.window.membership import Members
 
 MAX_OPEN_STEPS = 256
 ENDED_REMEMBERED = 4096
@@ -84,10 +85,13 @@ class StepRing:
         facts: PoolFacts,
         kind: Kind,
         maps: MapRegistry,
+        members: Members,
+        *,
         max_slices: int,
         ended: Callable[[str, int], None],
     ) -> None:
         self._facts, self._kind, self._maps, self._size = facts, kind, maps, max_slices
+        self._members = members
         self._ended = ended
         self._open: OrderedDict[StepKey, OpenStep] = OrderedDict()
         self._unread: OrderedDict[StepKey, OpenStep] = OrderedDict()
@@ -129,7 +133,7 @@ class StepRing:
         step.tokens += sample.tokens
         step.counts[:, self._columns(header.rank)] += sample.counts
         _add_times(step, sample)
-        if step.seen.all():
+        if self._told(key, step):
             del self._open[key]
             self._close(key, step)
         elif len(self._open) > MAX_OPEN_STEPS:
@@ -142,6 +146,11 @@ class StepRing:
             self._give_up(key)
         for key in [key for key, step in self._unread.items() if step.newest_ms < unread_before_ms]:
             self._end(key, "unknown_map", self._unread.pop(key).newest_ms)
+
+    def close_again(self) -> None:
+        """Close steps that only ranks outside their life still owed, after the members of a life became known."""
+        for key in [key for key, step in self._open.items() if self._told(key, step)]:
+            self._close(key, self._open.pop(key))
 
     def read_again(self) -> None:
         """Read complete steps that waited for their map, after a map became known."""
@@ -174,6 +183,9 @@ class StepRing:
             self._stored += 1
 
     # --- one step -------------------------------------------------------------------------------------------------
+
+    def _told(self, key: StepKey, step: OpenStep) -> bool:
+        return bool(step.seen[self._members.of(key[0])].all())
 
     def _begin(self, header: FrameHeader, sample: StepSample) -> OpenStep:
         facts = self._facts

@@ -31,6 +31,8 @@ class WindowView:
     ``steps``, ``total_tokens``: forwards and tokens counted in the window, sampled or not, over ``span_s`` seconds.
     ``counters``: totals since the window was made. Times are means over slices, microseconds; None = not measured.
     ``live_digest``: of the newest complete step, else of the newest frame, 0 = none. ``term_seen``: highest in any frame.
+    ``members``: ranks of the group that serves now; expected, seen and stale ranks are of them. ``same_members`` bool [slices]:
+    whether a slice was served by the same ranks.
     """
 
     time_ms: int
@@ -62,6 +64,8 @@ class WindowView:
     live_digest: int
     term_seen: int
     scope_copies: int
+    members: tuple[int, ...]
+    same_members: NDArray[np.bool_]
     span_s: float = 0.0
 
     @property

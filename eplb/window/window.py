@@ -18,6 +18,7 @@ from eplb.window.admission import Admission, Refused
 from eplb.window.intervals import Intervals
 from eplb.window.lives import Lives
 from eplb.window.maps import MapRegistry
+from eplb.window.membership import Members
 from eplb.window.reading import Reading, read
 from eplb.window.rekey import layer_places
 from eplb.window.sequence import Arrival
@@ -26,6 +27,8 @@ from eplb.window.steps import StepRing, StepRows
 from eplb.window.unread import UnreadRows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from eplb.window.totals import Growth, Place
@@ -81,6 +84,7 @@ class Window:
         )
         self.facts = facts
         self.maps = MapRegistry(facts)
+        self._members = Members(facts.ranks)
         self._admission = Admission(facts, self._given_kind)
         self._ring: StepRing | None = None
         self._intervals = Intervals(facts, self._window_ms)
@@ -119,6 +123,14 @@ class Window:
         if self._ring is not None:
             self._ring.read_again()
 
+    def set_members(self, run_id: int, members: Sequence[int]) -> None:
+        """Say which ranks form the life ``run_id`` of the group, which serves now: its steps wait for no other rank.
+
+        Slices of another membership stay, for planning; they are no part of what the present one shows.
+        """
+        if self._members.name(run_id, members) and self._ring is not None:
+            self._ring.close_again()
+
     def ingest(self, time_ms: int, node: int, frame: Frame | bytes | None) -> bool:
         """Take one entry of a stream, as ``Store.tail_load`` gives it; False = it was empty, refused or a repeat.
 
@@ -138,9 +150,10 @@ class Window:
 
     def clear(self, reason: str) -> None:
         """Forget all counts, and the scope, but not the maps nor the counters; for an emptied store or another model."""
-        maps, admission_kind = self.maps, self._given_kind
+        maps, members, admission_kind = self.maps, self._members, self._given_kind
         self._keep_counts()
         self._begin(self.facts)
+        self._members = members
         self.maps, self._admission.kind = maps, admission_kind
         self._counters["cleared"] += 1
         self.last_refusal = f"window cleared: {reason}"
@@ -195,6 +208,7 @@ class Window:
                 intervals=self._intervals,
                 gap_ms=self._lives.gap_ms,
                 maps=self.maps,
+                members=self._members,
                 seen_ms=self._seen_ms,
                 expected_from_ms=self._expected_from_ms,
                 stride=self._stride,
@@ -322,7 +336,14 @@ class Window:
 
     def _steps_of(self, kind: Kind) -> StepRing:
         if self._ring is None:
-            self._ring = StepRing(self.facts, kind, self.maps, self._max_slices, self._step_ended)
+            self._ring = StepRing(
+                self.facts,
+                kind,
+                self.maps,
+                self._members,
+                max_slices=self._max_slices,
+                ended=self._step_ended,
+            )
         return self._ring
 
     def _step_ended(self, how: str, time_ms: int) -> None:

@@ -23,6 +23,7 @@ ALERTS = {
     "EplbImbalanceHigh",
     "EplbCollectorStale",
     "EplbNoLeader",
+    "EplbRankLost",
     "EplbStateNotSaved",
     "EplbStoreUnsafe",
     "EplbRebalanceStalled",
