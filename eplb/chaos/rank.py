@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from eplb.demo.model import ModelSpec
 
 GROUP_TIMEOUT_S, TRANSFER_TIMEOUT_S, LOAD_TIMEOUT_S = 6.0, 3.0, 10.0
-RANK_NICENESS = 5
 _PARENT_GONE = 3
 
 
@@ -262,7 +261,6 @@ class Rank:
 def run_rank(plan: RankPlan, pipe: Connection) -> None:
     """Entry of a rank process: one order, one answer, until the driver says stop or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver answers Ctrl+C for all
-    os.nice(RANK_NICENESS)
     torch.set_num_threads(1)
     rank = Rank(plan)
     try:
