@@ -22,7 +22,7 @@ from eplb.chaos.schedule import CONTROLS, FULL, SHORT
     "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Model, load and faults."
 )
 @click.option(
-    "--seconds", default=580.0, show_default=True, type=click.FloatRange(min=1), help="No fault begins later."
+    "--seconds", default=530.0, show_default=True, type=click.FloatRange(min=1), help="No fault begins later."
 )
 @click.option("--short", is_flag=True, help="Each kind once, the leader killed once in each state.")
 @click.option(

@@ -47,7 +47,7 @@ class Options:
     """What the command line asks for; ``without`` "" or a protection that is taken away."""
 
     seed: int = 0
-    seconds: float = 580.0
+    seconds: float = 530.0
     scale: Scale = FULL
     kinds: frozenset[str] = frozenset(KINDS)
     without: str = ""
