@@ -85,7 +85,7 @@ FULL = Scale(
     faults=100,
     waves=20,
     refused=5,
-    pause_s={CONTROL: 0.5, RANK_SIDE: 3.0, FRAMES: 6.0},
+    pause_s={CONTROL: 0.5, RANK_SIDE: 1.5, FRAMES: 5.0},
 )
 SHORT = Scale(
     counts={
