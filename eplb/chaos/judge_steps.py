@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eplb.chaos.load import drifting_routing
+from eplb.chaos.load import drifting_picks, picks_of
 from eplb.demo.model import ModelSpec
 from eplb.demo.reference import Reference
 
@@ -122,8 +122,8 @@ class Outputs:
         spec = ModelSpec(
             len(plan.model_layers), plan.experts, plan.top_k, plan.seed, hidden=plan.hidden, inter=plan.inter
         )
-        self._routing = drifting_routing(
-            seed=plan.seed, model_layers=plan.model_layers, experts=plan.experts, top_k=plan.top_k
+        self._picks = drifting_picks(
+            seed=plan.seed, layers=len(plan.model_layers), experts=plan.experts, top_k=plan.top_k
         )
         self._reference = Reference(spec)
         self.outputs, self.worst_error = 0, 0.0
@@ -134,7 +134,7 @@ class Outputs:
         sequences = np.concatenate([part.tokens.sequences for _, part in parts])
         positions = np.concatenate([part.tokens.positions for _, part in parts])
         given = np.concatenate([part.outputs for _, part in parts])
-        picks = self._routing.picks_of(sequences, positions)
+        picks = picks_of(self._picks, sequences, positions)
         truth = self._reference.states(sequences, positions, picks)[-1]
         error = (np.abs(given - truth) / (1 + np.abs(truth))).max(axis=1)
         error = np.where(np.isfinite(error), error, np.inf)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eplb.demo.routing import Routing
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -29,12 +27,12 @@ class Tokens:
     positions: NDArray[np.int32]
 
 
-def drifting_routing(*, seed: int, model_layers: tuple[int, ...], experts: int, top_k: int) -> Routing:
-    """Picks of ``DRIFTS`` sequences, one for each hot set: an expert's weight is 1 / place ** 0.9 in an order drawn anew for each sequence and layer.
+def drifting_picks(*, seed: int, layers: int, experts: int, top_k: int) -> NDArray[np.uint8]:
+    """Picks of ``DRIFTS`` sequences, one for each hot set: uint8 [DRIFTS * TOKENS_PER_DRIFT, layers, k].
 
-    The k picks of a token are drawn without repetition by the Gumbel top-k trick (Kool, van Hoof, Welling 2019).
+    An expert's weight is 1 / place ** 0.9 in an order drawn anew for each sequence and layer; the k picks of a token are drawn without repetition
+    by the Gumbel top-k trick (Kool, van Hoof, Welling 2019).
     """
-    layers = len(model_layers)
     random = np.random.default_rng([seed, _PICKS])
     logits = -_SKEW * np.log(np.arange(1, experts + 1))
     picks = np.empty((DRIFTS, TOKENS_PER_DRIFT, layers, top_k), dtype=np.uint8)
@@ -43,15 +41,14 @@ def drifting_routing(*, seed: int, model_layers: tuple[int, ...], experts: int, 
             order = random.permutation(experts)
             noisy = logits + random.gumbel(size=(TOKENS_PER_DRIFT, experts))
             picks[drift, :, layer] = order[np.argsort(-noisy, axis=1, kind="stable")[:, :top_k]]
-    return Routing(
-        name="drifting",
-        picks=picks.reshape(DRIFTS * TOKENS_PER_DRIFT, layers, top_k),
-        offsets=np.arange(DRIFTS + 1, dtype=np.int64) * TOKENS_PER_DRIFT,
-        domain_of=np.zeros(DRIFTS, dtype=np.int8),
-        domains=("drifting", "none"),
-        model_layers=model_layers,
-        experts=experts,
-    )
+    return picks.reshape(DRIFTS * TOKENS_PER_DRIFT, layers, top_k)
+
+
+def picks_of(
+    picks: NDArray[np.uint8], sequences: NDArray[np.int32], positions: NDArray[np.int32]
+) -> NDArray[np.uint8]:
+    """Picks of tokens named by (sequence, position), int32 [tokens] each -> uint8 [tokens, layers, k]."""
+    return np.asarray(picks[sequences.astype(np.int64) * TOKENS_PER_DRIFT + positions])
 
 
 def tokens_of(seed: int, step: int, count: int) -> Tokens:

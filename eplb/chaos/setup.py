@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from collectors.facts import PoolFacts
-from eplb.chaos.load import drifting_routing
+from eplb.chaos.load import DRIFTS, TOKENS_PER_DRIFT, drifting_picks
 from eplb.demo.model import ModelSpec
+from eplb.demo.routing import Routing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eplb.demo.routing import Routing
 
 POOL = "chaos"
 RANKS, NODES, SLOTS_PER_RANK, EXPERTS, TOP_K, LAYERS = 4, 2, 12, 32, 2, 4
@@ -50,7 +52,15 @@ def run_facts(seed: int) -> RunFacts:
         model_layers=model_layers,
         bytes_per_expert=spec.bytes_per_expert,
     )
-    routing = drifting_routing(seed=seed, model_layers=model_layers, experts=EXPERTS, top_k=TOP_K)
+    routing = Routing(
+        name="drifting",
+        picks=drifting_picks(seed=seed, layers=LAYERS, experts=EXPERTS, top_k=TOP_K),
+        offsets=np.arange(DRIFTS + 1, dtype=np.int64) * TOKENS_PER_DRIFT,
+        domain_of=np.zeros(DRIFTS, dtype=np.int8),
+        domains=("drifting", "none"),
+        model_layers=model_layers,
+        experts=EXPERTS,
+    )
     return RunFacts(facts, spec, routing, seed)
 
 

@@ -41,16 +41,9 @@ def test_nothing_is_lost_under_faults_of_all_kinds():
     assert set(report["kinds"]["kill_leader"]["details"]) == set(PROTOCOL_STATES)
     assert report["tally"]["tokens"] == report["tally"]["outputs"] > 0
     assert report["lives"] >= 3
-    shared = (
-        "eplb.agent",
-        "eplb.daemon",
-        "eplb.pool",
-        "eplb.controller",
-        "eplb.migration",
-        "eplb.store",
-        "placement",
-    )
-    assert not [name for name in report["tally"]["loaded"] if name.startswith((*shared, "collectors"))]
+    judges_own = {f"eplb.chaos.{name}" for name in ("judge_steps", "judge_store", "load", "messages")}
+    model = {"eplb.demo", "eplb.demo.model", "eplb.demo.reference"}
+    assert set(report["tally"]["loaded"]) == {"eplb", "eplb.chaos", *judges_own, *model}
 
 
 @pytest.mark.slow
