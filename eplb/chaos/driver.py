@@ -33,6 +33,8 @@ DAEMONS = 2
 CALM_S = 4.0
 TALLY_S = 1.0
 TELL_S = 5.0
+FINDINGS_SAID = 20
+"""The first ones tell the cause; the report has all."""
 VOTE, DIGESTS, TERMS = "vote", "digests", "terms"
 GUARDS = {
     VOTE: frozenset({"unanimous_vote"}),
@@ -225,7 +227,7 @@ class ChaosRun:
     def _hear(self, judge: JudgeProcess) -> None:
         before = len(judge.findings)
         judge.hear()
-        for finding in judge.findings[before:]:
+        for finding in judge.findings[before:FINDINGS_SAID]:
             where = f"step {finding.step}, {finding.at_s - self._began_s:.1f} s"
             faults = "; ".join(finding.faults) or "no fault"
             print(f"FOUND {finding.word}: {finding.sentence} ({where}; in flight: {faults})", file=sys.stderr)
