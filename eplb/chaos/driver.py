@@ -210,7 +210,8 @@ class ChaosRun:
         """Since when nothing is left to do; 0 = something is."""
         scale, over = self._options.scale, now_s - self._began_s > self._options.seconds
         tally = judge.tally
-        reached = tally.waves >= scale.waves and tally.refused + tally.aborted >= scale.refused
+        refused = tally.refused + tally.aborted >= scale.refused or not injector.can_refuse
+        reached = tally.waves >= scale.waves and refused
         if not injector.done or not (reached or over):
             return 0.0
         return calm_s or now_s

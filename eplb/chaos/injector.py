@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from eplb.chaos.faults import FRAME_KINDS, KILL_LEADER
+from eplb.chaos.faults import FRAME_KINDS
 from eplb.chaos.link_faults import RECORDS_LATE_S, Corrupt
 from eplb.chaos.messages import FaultNote
 from eplb.chaos.rank_faults import CORRUPT, RECORD_DELAY
@@ -91,10 +91,10 @@ class Injector:
         """Whether all faults were begun and healed, and the pool was at rest after each."""
         return not self._now and all(lane.empty for lane in self._lanes.values())
 
-    def kills(self) -> Counter[str]:
-        """Kills of the leader by state."""
-        record = self.records.get(KILL_LEADER)
-        return Counter() if record is None else record.details
+    @property
+    def can_refuse(self) -> bool:
+        """Whether damaged parcels are among the faults."""
+        return CORRUPT in self.records
 
     def stop(self) -> None:
         """Begin no more."""
@@ -104,7 +104,7 @@ class Injector:
 
     def refuse_more(self, world: World) -> None:
         """Damage one more parcel, so that one more wave is refused; done when too few were, because a leader died under a damaged one."""
-        if self.done and not self._stopped and CORRUPT in self.records:
+        if self.done and not self._stopped and self.can_refuse:
             rank = self._number % RANKS
             self._lanes[RANK_SIDE].others.append(Corrupt(CORRUPT, f"from rank {rank}", rank=rank))
             self.tick(world)

@@ -71,6 +71,7 @@ def daemon_config(facts: PoolFacts, store_url: str, folder: Path) -> dict[str, A
         "cycle_s": CYCLE_S,
         "http": {"port": 0},
         "advice_folder": str(folder / "plans"),
+        "state_folder": str(folder / "state"),
         "pools": [
             {
                 "name": facts.pool,
