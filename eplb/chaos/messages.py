@@ -46,6 +46,13 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """A rank has started and waits for orders."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class Formed:
     """A rank is in the new group, or says why not; ``reloaded`` (layer, expert) that came from the checkpoint, ``seconds`` it took."""
 

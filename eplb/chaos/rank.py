@@ -17,7 +17,7 @@ from collectors.facts import Kind, Phase
 from eplb.agent.agent import Agent
 from eplb.agent.reform import Past, Reformed, leave, reform
 from eplb.agent.torch_life import TorchLife
-from eplb.chaos.messages import Broken, Form, Formed, Serve, Served, Stop
+from eplb.chaos.messages import Broken, Form, Formed, Ready, Serve, Served, Stop
 from eplb.chaos.rank_faults import FaultyPublisher, FaultyTransport, LateLink, Switchboard
 from eplb.chaos.setup import GATE_STEPS, HEARTBEAT_S, PUBLISH_S
 from eplb.demo.batch import BatchTokens
@@ -262,8 +262,9 @@ def run_rank(plan: RankPlan, pipe: Connection) -> None:
     """Entry of a rank process: one order, one answer, until the driver says stop or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver answers Ctrl+C for all
     torch.set_num_threads(1)
-    rank = Rank(plan)
     try:
+        rank = Rank(plan)
+        pipe.send(Ready(plan.rank))
         while True:
             order = pipe.recv()
             if isinstance(order, Stop):

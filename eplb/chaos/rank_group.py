@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from contextlib import suppress
 from multiprocessing import connection
 from typing import TYPE_CHECKING, TypeVar
 
 from eplb.chaos.errors import ChaosError
 from eplb.chaos.load import shared_out
-from eplb.chaos.messages import Broken, Form, Formed, GroupStep, Serve, Served
+from eplb.chaos.messages import Broken, Form, Formed, GroupStep, Ready, Serve, Served
 from eplb.chaos.processes import Child, after, start_rank
 from eplb.chaos.rank import RankPlan
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FORM_S, STEP_S = 30.0, 30.0
 ATTEMPTS = 4
+START_POLL_S = 0.02
 
 
 class RankGroup:
@@ -34,6 +36,7 @@ class RankGroup:
         self._run, self._store_url, self._folder, self._guards_off = run, store_url, folder, guards_off
         self._children: dict[int, Child] = {}
         self._orders: dict[int, list[tuple[str, float]]] = {}
+        self._ready: set[int] = set()
         self.members: tuple[int, ...] = ()
         self._run_id = time.time_ns() // 1_000_000
         self._step = 0
@@ -46,7 +49,19 @@ class RankGroup:
         """Start all ranks with the start map and form their first group."""
         for rank in range(self._run.facts.ranks):
             self._children[rank] = start_rank(self._plan(rank, fresh=True))
+        limit_s = time.monotonic() + FORM_S
+        while len(self._candidates()) < self._run.facts.ranks and time.monotonic() < limit_s:
+            time.sleep(START_POLL_S)
         self._form(first=True)
+
+    def _candidates(self) -> tuple[int, ...]:
+        """Ranks that live and have started: the others serve on while one starts."""
+        for rank, child in self._children.items():
+            if rank not in self._ready and child.alive and child.pipe.poll(0):
+                with suppress(EOFError, OSError):
+                    if isinstance(child.pipe.recv(), Ready):
+                        self._ready.add(rank)
+        return tuple(sorted(rank for rank in self._ready if self.alive(rank)))
 
     def _plan(self, rank: int, *, fresh: bool) -> RankPlan:
         return RankPlan(rank, self._run, self._store_url, fresh, self._guards_off)
@@ -66,7 +81,8 @@ class RankGroup:
         after(delay_s, lambda: child.signal(signal.SIGKILL))
 
     def revive(self, rank: int) -> None:
-        """Start a dead rank again, without weights; the group forms anew with it before the next step."""
+        """Start a dead rank again, without weights; once it is ready the group forms anew with it, before the next step."""
+        self._ready.discard(rank)
         self._children[rank].end()
         self._children[rank] = start_rank(self._plan(rank, fresh=False))
 
@@ -90,7 +106,7 @@ class RankGroup:
             ChaosError: no group could serve it.
         """
         for _ in range(ATTEMPTS):
-            if set(self.members) != {rank for rank in self._children if self.alive(rank)}:
+            if self.members != self._candidates():
                 self._form()
             inputs = shared_out(tokens, self.members)
             for rank in self.members:
@@ -140,7 +156,7 @@ class RankGroup:
         """
         reasons: list[str] = []
         for _ in range(ATTEMPTS):
-            self.members = tuple(sorted(rank for rank in self._children if self.alive(rank)))
+            self.members = self._candidates()
             self._run_id += 1
             rendezvous = self._folder / f"rendezvous-{self._run_id}"
             begun_s = time.monotonic()
