@@ -9,9 +9,10 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --co
 # Half a minute once, so that neither the demo's first plan nor a test waits for it.
 COMPILE = $(VENV)/bin/python -c "import placement; placement.compile_kernels()"
 DEMO_ARGS ?=
+CHAOS_ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: demo test lint base-install benchmarks clean
+.PHONY: demo test lint chaos base-install benchmarks clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/eplb demo $(DEMO_ARGS)
@@ -24,6 +25,10 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# Faults of 14 kinds for up to ten minutes; fails when anything is lost. Linux only.
+chaos: $(VENV)/.demo
+	$(VENV)/bin/python -m eplb.chaos $(CHAOS_ARGS)
 
 # The rank side must import from the base install alone: it enters a serving engine's own environment.
 base-install:

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The EP group as the forward sees it."""
+    """The EP group as the forward sees it: ``rank`` in the pool, ``ranks`` of the pool, ``members`` pool ranks in group order, None = all."""
 
     rank: int
     ranks: int
     slots_per_rank: int
     process_group: dist.ProcessGroup
+    members: tuple[int, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -143,7 +144,10 @@ class Forward:
         ranks, width, layers = self.group.ranks, self.group.slots_per_rank, self.spec.layers
         slots = [self.dispatcher.choose(layer, picks[:, layer, :]).ravel() for layer in range(layers)]
         counts = np.stack([np.bincount(chosen, minlength=ranks * width) for chosen in slots]).astype(np.int64)
-        leaving = np.ascontiguousarray(counts.reshape(layers, ranks, width).swapaxes(0, 1))
+        by_rank = counts.reshape(layers, ranks, width).swapaxes(0, 1)
+        leaving = np.ascontiguousarray(
+            by_rank if self.group.members is None else by_rank[list(self.group.members)]
+        )
         arriving = np.empty_like(leaving)
         group = self.group.process_group
         dist.all_to_all_single(torch.from_numpy(arriving), torch.from_numpy(leaving), group=group)

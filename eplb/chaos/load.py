@@ -1,0 +1,68 @@
+"""What is served: a seeded stream of tokens whose hot experts change every few seconds, so that the daemon keeps finding plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+DRIFTS = 64
+DRIFT_STEPS = 180
+TOKENS_PER_DRIFT = 512
+_SKEW = 0.9
+_PICKS, _TOKENS = 6, 7
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of one step or of one rank's part of it, named by sequence and position: int32 [tokens] each."""
+
+    sequences: NDArray[np.int32]
+    positions: NDArray[np.int32]
+
+
+def drifting_picks(*, seed: int, layers: int, experts: int, top_k: int) -> NDArray[np.uint8]:
+    """Picks of ``DRIFTS`` sequences, one for each hot set: uint8 [DRIFTS * TOKENS_PER_DRIFT, layers, k].
+
+    An expert's weight is 1 / place ** 0.9 in an order drawn anew for each sequence and layer; the k picks of a token are drawn without repetition
+    by the Gumbel top-k trick (Kool, van Hoof, Welling 2019).
+    """
+    random = np.random.default_rng([seed, _PICKS])
+    logits = -_SKEW * np.log(np.arange(1, experts + 1))
+    picks = np.empty((DRIFTS, TOKENS_PER_DRIFT, layers, top_k), dtype=np.uint8)
+    for drift in range(DRIFTS):
+        for layer in range(layers):
+            order = random.permutation(experts)
+            noisy = logits + random.gumbel(size=(TOKENS_PER_DRIFT, experts))
+            picks[drift, :, layer] = order[np.argsort(-noisy, axis=1, kind="stable")[:, :top_k]]
+    return picks.reshape(DRIFTS * TOKENS_PER_DRIFT, layers, top_k)
+
+
+def picks_of(
+    picks: NDArray[np.uint8], sequences: NDArray[np.int32], positions: NDArray[np.int32]
+) -> NDArray[np.uint8]:
+    """Picks of tokens named by (sequence, position), int32 [tokens] each -> uint8 [tokens, layers, k]."""
+    return np.asarray(picks[sequences.astype(np.int64) * TOKENS_PER_DRIFT + positions])
+
+
+def tokens_of(seed: int, step: int, count: int) -> Tokens:
+    """The tokens of one step, all of the sequence whose turn it is."""
+    random = np.random.default_rng([seed, _TOKENS, step])
+    sequence = step // DRIFT_STEPS % DRIFTS
+    positions = random.choice(TOKENS_PER_DRIFT, size=count, replace=False)
+    return Tokens(np.full(count, sequence, dtype=np.int32), positions.astype(np.int32))
+
+
+def shared_out(tokens: Tokens, members: Sequence[int]) -> dict[int, Tokens]:
+    """Each member's part of a step, dealt in turn."""
+    ways = len(members)
+    return {
+        rank: Tokens(tokens.sequences[place::ways], tokens.positions[place::ways])
+        for place, rank in enumerate(members)
+    }

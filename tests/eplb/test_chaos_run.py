@@ -1,0 +1,59 @@
+"""Chaos for real, once over all kinds of faults, and once without each protection: the first must find nothing, the others must not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eplb.chaos.faults import KINDS
+from eplb.chaos.judge_steps import COUNTS, DIVERGENCES, MISMATCHES
+from eplb.chaos.watch import PROTOCOL_STATES
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 600.0
+
+
+def chaos(*arguments):
+    """Exit status, the JSON objects on stdout, and what was said on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "eplb.chaos", "--json", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_under_faults_of_all_kinds():
+    """Each kind once, the leader killed in each state; the judge loads neither the agent nor the daemon."""
+    status, reports, said = chaos("--short", "--seconds", "180")
+    assert status == 0, said
+    report = reports[0]
+    assert report["tally"]["counts"] == dict.fromkeys(COUNTS, 0)
+    assert set(report["kinds"]) == set(KINDS)
+    assert set(report["kinds"]["kill_leader"]["details"]) == set(PROTOCOL_STATES)
+    assert report["tally"]["tokens"] == report["tally"]["outputs"] > 0
+    assert report["lives"] >= 3
+    judges_own = {f"eplb.chaos.{name}" for name in ("judge_steps", "judge_store", "load", "messages")}
+    model = {"eplb.demo", "eplb.demo.model", "eplb.demo.reference"}
+    assert set(report["tally"]["loaded"]) == {"eplb", "eplb.chaos", *judges_own, *model}
+
+
+@pytest.mark.slow
+def test_without_a_protection_the_judge_finds_what_it_is_for():
+    """No vote and no term checks: maps diverge; no digests: outputs are wrong."""
+    status, reports, said = chaos(
+        "--without", "vote", "--without", "digests", "--without", "terms", "--seconds", "120"
+    )
+    assert status == 1, said
+    found = {report["without"]: {finding["word"] for finding in report["findings"]} for report in reports}
+    assert DIVERGENCES in found["vote"], said
+    assert MISMATCHES in found["digests"], said
+    assert found["terms"] == {DIVERGENCES}, said
