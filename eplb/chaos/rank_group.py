@@ -75,6 +75,11 @@ class RankGroup:
         """Whether all ranks of the pool serve together."""
         return len(self.members) == self._run.facts.ranks and all(map(self.alive, self.members))
 
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process ids by rank."""
+        return {rank: child.pid for rank, child in self._children.items()}
+
     def kill(self, rank: int, delay_s: float) -> None:
         """SIGKILL in a moment."""
         child = self._children[rank]

@@ -1,0 +1,192 @@
+"""Does anything grow? The runtime of `make chaos` without a fault for half an hour, two daemons, plans moving all the time.
+
+Rerun:  python benchmarks/soak.py [--minutes 30] [--seed 0] [--json]
+
+Every ten seconds: resident memory (proportional set size), open files and threads of each process, and of the store its
+memory, connections and the bytes of the pool's streams. Memory counts as flat when the median of the last quarter is at most
+2 MB and 5 % above that of the second quarter; the first quarter is the warm-up (window, caches, solver). Files, threads and
+connections may not be more in the last quarter's maximum than in the second's. Exit status 1 when something grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from eplb.chaos.load import tokens_of
+from eplb.chaos.processes import DaemonProcess, StoreProcess, start_fork_server
+from eplb.chaos.rank_group import RankGroup
+from eplb.chaos.setup import POOL, STEP_S, TOKENS_PER_STEP, daemon_config, run_facts
+
+SAMPLE_S = 10.0
+DAEMONS = 2
+MEMORY_SHARE, MEMORY_MB = 1.05, 2.0
+DEFAULT_WINDOW_BYTES = 256_000_000
+
+
+@dataclass(slots=True)
+class Readings:
+    """One number over time, for one process or the store; ``exact`` = no more than before, else within the tolerance of memory."""
+
+    name: str
+    exact: bool
+    values: list[float] = field(default_factory=list)
+
+    def _part(self, quarter: int) -> list[float]:
+        size = max(1, len(self.values) // 4)
+        return self.values[quarter * size : (quarter + 1) * size] or self.values[-1:]
+
+    @property
+    def before(self) -> float:
+        """Of the second quarter: the maximum of a count, the median of a memory."""
+        return self._of(1)
+
+    @property
+    def after(self) -> float:
+        """Of the last quarter."""
+        return self._of(3)
+
+    def _of(self, quarter: int) -> float:
+        part = self._part(quarter)
+        return max(part) if self.exact else statistics.median(part)
+
+    @property
+    def grew(self) -> bool:
+        """Whether it is more at the end than the tolerance allows."""
+        limit = self.before if self.exact else max(self.before * MEMORY_SHARE, self.before + MEMORY_MB)
+        return self.after > limit
+
+
+class Book:
+    """All readings by name."""
+
+    def __init__(self) -> None:
+        self.readings: dict[str, Readings] = {}
+
+    def add(self, name: str, value: float, *, exact: bool) -> None:
+        """Note one value."""
+        self.readings.setdefault(name, Readings(name, exact)).values.append(value)
+
+    def process(self, name: str, pid: int) -> None:
+        """Memory in MB, files and threads of one process."""
+        with suppress(OSError, ValueError):
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            pss_kb = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+            files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+            threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
+            self.add(f"{name} memory MB", pss_kb / 1e3, exact=False)
+            self.add(f"{name} files", files, exact=True)
+            self.add(f"{name} threads", threads, exact=True)
+
+    def store(self, client: redis.Redis) -> None:
+        """Memory in MB, connections, and the bytes of the pool's streams."""
+        memory, clients = client.info("memory"), client.info("clients")
+        self.add("store memory MB", int(memory["used_memory"]) / 1e6, exact=False)
+        self.add("store connections", int(clients["connected_clients"]), exact=True)
+        streams = sum(
+            int(client.memory_usage(key) or 0) for key in client.scan_iter(f"eplb:{{{POOL}}}:load:*")
+        )
+        self.add("store load streams MB", streams / 1e6, exact=False)
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that a process has started and that live."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):
+            found += [int(word) for word in (task / "children").read_text().split()]
+    return found
+
+
+def soak(minutes: float, seed: int) -> tuple[Book, int, int]:
+    """Serve for so long: the readings, steps served and plans completed; progress on stderr."""
+    run, book = run_facts(seed), Book()
+    start_fork_server()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eplb-soak-")))
+        store = StoreProcess(folder)
+        stack.callback(store.kill)
+        store.start()
+        ranks = RankGroup(run, store.url, folder, guards_off=frozenset())
+        stack.callback(ranks.end)
+        daemons = [
+            DaemonProcess(place, run.facts, store.url, folder, fenced=True) for place in range(DAEMONS)
+        ]
+        for daemon in daemons:
+            stack.callback(daemon.end)
+            daemon.start()
+        ranks.start()
+        client = stack.enter_context(redis.Redis(unix_socket_path=str(store.socket)))
+        began_s = sampled_s = time.monotonic()
+        step, version = 0, 0
+        while (now_s := time.monotonic()) - began_s < minutes * 60:
+            served = ranks.serve(tokens_of(seed, step, TOKENS_PER_STEP))
+            version = min(part.map_version for part in served.parts.values())
+            step += 1
+            if now_s - sampled_s >= SAMPLE_S:
+                sampled_s = now_s
+                _sample(book, client, ranks, daemons)
+                print(f"{now_s - began_s:6.0f} s  {step} steps  {version} plans", file=sys.stderr, flush=True)
+            time.sleep(max(0.0, STEP_S - (time.monotonic() - now_s)))
+        return book, step, version
+
+
+def _sample(book: Book, client: redis.Redis, ranks: RankGroup, daemons: list[DaemonProcess]) -> None:
+    for rank, pid in ranks.pids.items():
+        book.process(f"rank {rank}", pid)
+    for place, daemon in enumerate(daemons):
+        book.process(f"daemon {place}", daemon.pid)
+        for solver in children_of(daemon.pid):
+            book.process(f"solver {place}", solver)
+    book.store(client)
+
+
+def window_bytes(seed: int) -> int:
+    """The configuration's limit for a pool's window in the store."""
+    run = run_facts(seed)
+    pool = daemon_config(run.facts, "", Path())["pools"][0]
+    return int(pool["window"].get("window_bytes", DEFAULT_WINDOW_BYTES))
+
+
+def main() -> int:
+    """Print the table, or JSON; 1 when something grew."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    book, steps, plans = soak(args.minutes, args.seed)
+    limit_mb = window_bytes(args.seed) / 1e6
+    rows = list(book.readings.values())
+    if args.json:
+        print(json.dumps({row.name: row.values for row in rows}))
+    else:
+        print(f"{args.minutes:g} minutes, {steps} steps, {plans} plans completed")
+        print(f"{'':<28}{'2nd quarter':>12}{'last':>10}")
+        for row in rows:
+            print(f"{row.name:<28}{row.before:>12.1f}{row.after:>10.1f}{'  GREW' if row.grew else ''}")
+    streams = book.readings.get("store load streams MB")
+    over = streams is not None and max(streams.values) > limit_mb
+    grown = [row.name for row in rows if row.grew]
+    print(
+        f"grew: {', '.join(grown) or 'nothing'}; streams within window_bytes ({limit_mb:.0f} MB): {'NO' if over else 'yes'}",
+        file=sys.stderr if args.json else sys.stdout,
+    )
+    return 1 if grown or over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
