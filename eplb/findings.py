@@ -159,6 +159,9 @@ def _in_moving(state: State, inputs: Inputs, settings: GateConfig) -> Finding:
 
 def _in_settling(state: State, inputs: Inputs, settings: GateConfig) -> Finding:
     found = inputs.realised
+    if inputs.need is not None and inputs.need.urgent:
+        sentence = f"{inputs.need.sentence}; the gain of the last plan stays unmeasured"
+        return Finding(Event.MEASURED, Code.SETTLED, sentence)
     if found is None and inputs.time_ms < state.rest.cooldown_until_ms:
         return Finding(Event.HOLD, Code.SETTLING, "slices under the new map are being gathered", "time")
     if found is None or state.plan is None:

@@ -57,6 +57,16 @@ def test_evacuation_waits_for_neither_cooldown_nor_a_first_frame_but_for_pause_a
     assert decide(OBSERVING, replace(BASE, problem=stuck, need=LOST), SETTINGS).action is Action.NONE
 
 
+def test_a_loss_ends_the_wait_for_the_gain_of_the_last_plan():
+    settling = replace(
+        OBSERVING, name=Name.SETTLING, plan=PLAN, rest=Rest(BASE.time_ms + 60_000, BASE.time_ms + 60_000)
+    )
+    assert decide(settling, BASE, SETTINGS).state.name is Name.SETTLING
+    freed = decide(settling, replace(BASE, need=LOST), SETTINGS)
+    assert (freed.state.name, freed.decision.code) == (Name.OBSERVING, Code.SETTLED)
+    assert decide(freed.state, replace(BASE, need=LOST), SETTINGS).action is Action.ASK_PLAN
+
+
 def test_a_degraded_plan_is_moved_without_gain_but_not_without_moves():
     planning = State(name=Name.PLANNING)
     accepted = decide(planning, replace(BASE, answer=Answer(PLAN)), SETTINGS)
