@@ -26,6 +26,7 @@ GATE_STEPS = 20
 PUBLISH_S, HEARTBEAT_S = 0.3, 1.0
 CYCLE_S, STORE_TIMEOUT_S, LEASE_S = 0.2, 0.6, 2.5
 COOLDOWN_S, OFFER_EXPIRES_S = 1.0, 5.0
+PRICE_US_PER_TOKEN = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,10 @@ def daemon_config(facts: PoolFacts, store_url: str, folder: Path) -> dict[str, A
                 "gate": {
                     "mode": "auto",
                     "cooldown_s": COOLDOWN_S,
+                    "min_interval_s": COOLDOWN_S,
+                    # Hot experts come back by turns here, and every move is wanted.
+                    "thrash_intervals": 0,
+                    "price_us_per_token": PRICE_US_PER_TOKEN,
                     "coverage": 0.7,
                     "min_slices": 8,
                     "min_tokens": 500,
