@@ -43,7 +43,9 @@ _ENVIRONMENT = {
 
 
 def start_fork_server() -> None:
-    """Import everything once; takes seconds."""
+    """Import everything once; takes seconds. Settings of a deployment, its keys among them, are not for these processes."""
+    for name in [name for name in os.environ if name.startswith("EPLB_")]:
+        del os.environ[name]
     os.environ.update(_ENVIRONMENT)
     multiprocessing.get_context("forkserver").set_forkserver_preload(["eplb.chaos.preload"])
     forkserver.ensure_running()

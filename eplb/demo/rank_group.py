@@ -32,16 +32,16 @@ _RANK_ENVIRONMENT = {
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
+    """These values, and no setting of a deployment: its keys and passwords are not for the ranks of this run."""
+    before = dict(os.environ)
+    for name in [name for name in before if name.startswith("EPLB_")]:
+        del os.environ[name]
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _enter_rank(plan: RankPlan, pipe: Connection) -> None:

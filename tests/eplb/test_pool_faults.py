@@ -191,7 +191,9 @@ def test_ranks_of_another_shape_are_named_and_not_called_missing(store, tmp_path
         serve(pool, lambda s: s.leader)
         store.redis.xadd(load_key("main", 0), {FRAME_FIELD: encode_frame(recorder.snapshot(0))})
         refused = until(pool, "frames_refused").decision["sentence"]
-        report(store, replace(record(0), facts=other))
+        served = tuple(tuple(row) for row in rows.tolist())
+        digests = tuple(layer_map_digests(other.model_layers, rows).tolist())
+        report(store, replace(record(0), facts=other, map_rows=served, digests=digests))
         named = until(pool, "facts_mismatch").decision["sentence"]
     finally:
         pool.close()
