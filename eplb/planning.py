@@ -56,7 +56,7 @@ class Planning:
         self._history = History(
             facts,
             config.history,
-            horizon_s=config.gate.cooldown_s,
+            horizon_s=config.gate.interval_s,
             most_slices=config.window.max_slices,
         )
         self.plan: Plan | None = None

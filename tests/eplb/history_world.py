@@ -3,6 +3,8 @@
 import numpy as np
 
 from collectors.facts import Kind, Phase, PoolFacts
+from eplb.models import MODELS
+from eplb.replay.presets import MACHINES, kernels
 from eplb.replay.schedule import Steps
 from eplb.replay.world import Clock, Group, MemoryStore
 from eplb.start_map import start_map
@@ -40,7 +42,9 @@ class Traffic:
         self.clock.now_ms -= 20_000
         self.store = MemoryStore(self.clock)
         rows = start_map(FACTS.layers, FACTS.experts, FACTS.slots)
-        self.group = Group(FACTS, Phase.DECODE, rows, self.store)
+        self.group = Group(
+            FACTS, Phase.DECODE, rows, self.store, kernels(MODELS["gpt-oss-20b"], MACHINES["H800"], "decode")
+        )
         self.window = Window(FACTS, Kind.ROUTED, window_s=WINDOW_S, stale_after_s=30.0)
         self._rng, self._step = np.random.default_rng(seed), 0
 
