@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from eplb.chaos.world import World
 
 SLOW_S, SLOW_EXCHANGE_S, SLOW_GATHER_S = 2.5, 0.25, 1.5
-RANK_AWAY_S = 3.0
 RECORDS_LATE_S = 0.7
 TRANSFER_WAIT_S, FRAME_WAIT_S = 12.0, 6.0
 
@@ -34,9 +33,10 @@ class RankFault(Fault):
 
 @dataclass(slots=True)
 class RankKill(RankFault):
-    """A rank dies in the middle of a step; the group goes on without it and takes it back later."""
+    """A rank dies in the middle of a step; the group goes on without it and takes it back after ``away_s`` seconds."""
 
     delay_s: float = 0.0
+    away_s: float = 0.0
 
     def begin(self, world: World) -> None:
         """Kill it in a moment, while a step is under way."""
@@ -44,7 +44,7 @@ class RankKill(RankFault):
 
     def heal(self, world: World) -> bool:
         """Start it again; the group forms anew before the next step."""
-        if world.now_s - self.begun_s < RANK_AWAY_S or world.ranks.alive(self.rank):
+        if world.now_s - self.begun_s < self.away_s or world.ranks.alive(self.rank):
             return False
         world.ranks.revive(self.rank)
         return True

@@ -141,7 +141,6 @@ class JudgePlan:
     model_layers: tuple[int, ...]
     hidden: int
     inter: int
-    first_found: bool = False
 
 
 @dataclass(frozen=True, slots=True)

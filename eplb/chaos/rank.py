@@ -256,6 +256,8 @@ class Rank:
             self.rows[layer] = switched.rows[place]
             shares = None if switched.shares is None else switched.shares[place].tolist()
             life.forward.dispatcher.rebuild(layer, self.rows[layer], shares)
+        for layer, slot in switched.broken:  # nothing is served from weights that failed their read-back
+            self.memory.load(layer, slot, int(self.rows[layer, slot]))
 
 
 def run_rank(plan: RankPlan, pipe: Connection) -> None:

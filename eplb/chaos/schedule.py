@@ -156,6 +156,8 @@ def _lane(kind: str) -> str:
 
 
 _JUMPS = (("wall", 3600.0), ("monotonic", 40.0), ("wall", -3600.0), ("monotonic", 3600.0))
+_AWAY_S = (3.0, 9.0)
+"""Back before its experts have found other places, and after."""
 _ROLES = ("standby", "leader at rest")
 _STOPS = ("before a write", "at any point")
 
@@ -167,7 +169,9 @@ def _fault(kind: str, number: int, random: np.random.Generator) -> Fault:
     clock, seconds = _JUMPS[number % len(_JUMPS)]
     made: dict[str, Fault] = {
         **{frame: FrameFault(frame, f"rank {rank}", rank=rank) for frame in FRAME_KINDS},
-        RANK_KILL: RankKill(kind, f"rank {victim}", rank=victim, delay_s=delay_s),
+        RANK_KILL: RankKill(
+            kind, f"rank {victim}", rank=victim, delay_s=delay_s, away_s=_AWAY_S[number % len(_AWAY_S)]
+        ),
         CORRUPT: Corrupt(kind, f"from rank {rank}", rank=rank),
         LINK_SLOW: SlowLink(kind, f"rank {rank}", rank=rank),
         CLOCK_JUMP: ClockJump(kind, f"{clock} {seconds:+.0f} s", clock=clock, seconds=seconds),
