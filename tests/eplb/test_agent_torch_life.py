@@ -68,7 +68,7 @@ def live_on(rank, silent, folder, orders, told):
         number, members = order
         memory = memory or CrewMemory(FACTS, rank, np.full_like(BASE, -1) if number else BASE)
         life = TorchLife.begin(
-            f"file://{folder}/life-{number}", members, rank, timeout_s=LIMIT_S, transfer_timeout_s=LIMIT_S
+            f"file://{folder}/life-{number}", members, rank, timeout_s=LIMIT_S, transfer_timeout_s=5.0
         )
         pace, given, rows = life.group(LIMIT_S), {"run_id": 7}, BASE
         if number:
