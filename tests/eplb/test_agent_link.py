@@ -42,6 +42,23 @@ def started():
 
 
 @pytest.mark.redis
+def test_who_is_first_in_a_life_of_the_group_reads_what_is_desired_and_nobody_else(store_url, started):
+    client = redis.Redis.from_url(store_url)
+    client.hset(desired_key("p"), mapping={"offer": encode_offer(GOOD), "term": "4"})
+    zero, second = started(store_url, 0, poll_s=0.05), started(store_url, 2, poll_s=0.05)
+    wait_until(lambda: zero.wanted() is not None)
+    assert second.wanted() is None
+    zero.serve(first=False)
+    second.serve(first=True)
+    wait_until(lambda: second.wanted() is not None)
+    assert zero.wanted() is None, "what it knew of the store grows old from now on"
+    polls = second.stats["polls"]
+    wait_until(lambda: second.stats["polls"] > polls)
+    assert zero.wanted() is None
+    client.close()
+
+
+@pytest.mark.redis
 def test_rank_0_sees_an_offer_and_the_term_it_was_written_under(store_url, started):
     client = redis.Redis.from_url(store_url)
     link = started(store_url, 0, poll_s=0.05)
