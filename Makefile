@@ -40,6 +40,7 @@ benchmarks: $(VENV)/.dev
 	$(VENV)/bin/python benchmarks/large_traces.py
 	$(VENV)/bin/python benchmarks/trace_statistics.py
 	$(VENV)/bin/python benchmarks/migration_rounds.py
+	$(VENV)/bin/python benchmarks/migrating_steps.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
