@@ -164,6 +164,7 @@ class Crew:
     staging_bytes_max: dict[int, int] = field(default_factory=dict)
     transports: dict[int, object] = field(default_factory=dict)
     step_offset: dict[int, int] = field(default_factory=dict)
+    guards: frozenset[str] = ALL_GUARDS
 
     def __post_init__(self) -> None:
         size = self.facts.ranks
@@ -185,6 +186,7 @@ class Crew:
             self.facts, self.groups[rank], self.routes[rank], self.memories[rank], self.rows,
             run_id=RUN_ID if rank == 0 else 0, incarnation=rank, gate_steps=GATE_STEPS, link=self.link,
             recorder=self.recorders[rank], staging_bytes_max=self.staging_bytes_max.get(rank), clock=self.clocks[rank],
+            guards=self.guards,
         )  # fmt: skip
 
     def _everywhere(self, action) -> None:
