@@ -10,6 +10,7 @@ from eplb.agent.link import Link, LocalLink, StoreLink, Wanted
 from eplb.agent.memory import ExpertMemory, Probed
 from eplb.agent.refusal import Code, Refusal
 from eplb.agent.switch import Recorder, Switched
+from eplb.agent.tables import Tables, dispatch_tables
 from eplb.agent.transport import ThreadTransport, Transport
 from eplb.agent.wire import LayerChange, LiveRecord, Offer
 
@@ -28,8 +29,10 @@ __all__ = [
     "Refusal",
     "StoreLink",
     "Switched",
+    "Tables",
     "ThreadGroup",
     "ThreadTransport",
     "Transport",
     "Wanted",
+    "dispatch_tables",
 ]

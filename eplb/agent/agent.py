@@ -280,7 +280,7 @@ class Agent:
         moved = [c.layer for c in offer.changes if c.base_digest != c.target_digest]
         self._tell("begin_flight", moved)
         broken = write_slots(hand.staging)
-        switched = take_over(self._live, offer, broken)
+        switched = take_over(self._live, offer, hand.tables, broken)
         self._tell("switch", {layer: int(self._live.digests[layer]) for layer in moved})
         self._tell("end_flight", moved)
         self.stats["switches"] += 1

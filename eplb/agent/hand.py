@@ -9,6 +9,7 @@ from eplb.agent.offers import asked_of, offer_digest
 from eplb.agent.refusal import Code, Refusal
 from eplb.agent.rounds import own_arrivals
 from eplb.agent.staging import stage
+from eplb.agent.tables import tables_of
 from eplb.agent.transfer import Transfer
 from eplb.agent.wire import decode_offer
 from eplb.errors import OfferError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from eplb.agent.live import LiveMap
     from eplb.agent.side import RankSide
     from eplb.agent.staging import Staging
+    from eplb.agent.tables import Tables
     from eplb.agent.wire import Offer
 
 APPLY_WAIT_S = 0.5
@@ -29,7 +31,7 @@ APPLY_WAIT_S = 0.5
 
 @dataclass(slots=True)
 class Hand:
-    """An offer that was taken, with memory for its arrivals.
+    """An offer that was taken, with memory for its arrivals and the tables of its rows.
 
     ``seen_s`` by the rank's own monotonic clock; ``rows``: int32 [layers, slots], a copy of the live map of that moment.
     """
@@ -39,6 +41,7 @@ class Hand:
     seen_s: float
     rows: NDArray[np.int32] = field(repr=False)
     staging: Staging
+    tables: Tables = field(repr=False)
     transfer: Transfer | None = None
 
     @property
@@ -92,7 +95,8 @@ def make_room(side: RankSide, live: LiveMap, asked: Asked, offer: Offer, now_s: 
     """Allocate staging for what the offer brings to this rank, or say why not."""
     try:
         rows = live.rows.copy()
+        tables = tables_of(side.facts, offer.changes)
         staging = stage(side, own_arrivals(side.facts, side.rank, rows, offer.changes))
     except Exception as error:  # noqa: BLE001 - nothing between header and vote may raise
         return Refusal.of(Code.INTERNAL, error)
-    return staging if isinstance(staging, Refusal) else Hand(offer, asked, now_s, rows, staging)
+    return staging if isinstance(staging, Refusal) else Hand(offer, asked, now_s, rows, staging, tables)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from eplb.agent.refusal import Refusal
     from eplb.agent.rounds import Arrival
     from eplb.agent.staging import Staging
+    from eplb.agent.tables import Tables
     from eplb.agent.wire import Offer
 
 
@@ -39,7 +40,7 @@ class Switched:
     """What the engine must take over before its next forward.
 
     ``layers`` positions that changed; ``rows``: int32 [changed, slots]; ``shares``: float64 [changed, slots], or None
-    while dispatch is not weighted; ``map_version`` that is served now; ``broken`` (layer, slot) of this rank whose
+    while dispatch is not weighted; ``tables`` of these layers for the router; ``map_version`` that is served now; ``broken`` (layer, slot) of this rank whose
     weights failed the read-back.
     """
 
@@ -47,18 +48,21 @@ class Switched:
     layers: tuple[int, ...]
     rows: NDArray[np.int32]
     shares: NDArray[np.float64] | None
+    tables: Tables
     map_version: int
     broken: tuple[tuple[int, int], ...] = ()
 
 
-def take_over(live: LiveMap, offer: Offer, broken: Sequence[tuple[int, int, str]]) -> Switched:
+def take_over(
+    live: LiveMap, offer: Offer, tables: Tables, broken: Sequence[tuple[int, int, str]]
+) -> Switched:
     """Serve the rows of an offer; ``broken`` (layer, slot, why) of this rank that do not hold what they should."""
     places = tuple((layer, slot) for layer, slot, _ in broken)
     last = offer.wave == offer.waves - 1 and not places
     live.replace(offer.changes, places, offer.map_version if last else None)
     layers = tuple(sorted(change.layer for change in offer.changes))
     shares = None if live.shares is None else live.shares[list(layers)]
-    return Switched(offer.key, layers, live.rows[list(layers)], shares, live.map_version, places)
+    return Switched(offer.key, layers, live.rows[list(layers)], shares, tables, live.map_version, places)
 
 
 def write_slots(staging: Staging) -> tuple[tuple[int, int, str], ...]:
