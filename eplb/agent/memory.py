@@ -53,7 +53,7 @@ def check_memory(facts: PoolFacts, rank: int, memory: ExpertMemory) -> int:
     """Check every tensor of this rank and return a 63-bit digest of the layout, equal on all ranks of a sound group.
 
     Raises:
-        MigrationError: a tensor is missing, not raw bytes, not contiguous or read-only; a slot's size differs.
+        MigrationError: a tensor is missing or not named, not raw bytes, not contiguous or read-only; a slot's size differs.
     """
     names = memory.names()
     layout = blake2b(digest_size=8)
@@ -61,6 +61,12 @@ def check_memory(facts: PoolFacts, rank: int, memory: ExpertMemory) -> int:
         sizes: dict[str, int] = {}
         for slot in own_slots(facts, rank):
             tensors = memory.tensors(layer, slot)
+            unknown = sorted(set(tensors).difference(names))
+            if unknown:
+                raise MigrationError(
+                    f"rank {rank} layer {layer} slot {slot} tensor {unknown[0]!r}: tensors() gives it, names() does not list it, so that "
+                    "it would stay behind when its expert moves; name every tensor of an expert"
+                )
             for name in names:
                 place = f"rank {rank} layer {layer} slot {slot} tensor {name!r}"
                 size = _check_tensor(tensors.get(name), place)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from eplb.agent.torch_group import TorchGroup
-from eplb.errors import TransferError
+from eplb.errors import ConfigError, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +25,20 @@ class TorchTransport:
     ``process_group`` must serve nothing else, because a background thread uses it while the engine serves. Its own time
     limit should be some times ``timeout_s``, so that a rank whose round failed can still tell the others. ``members`` pool
     ranks by place in the group, None = the places themselves.
+
+    Raises:
+        ConfigError: the group is not gloo; a collective of the device in a background thread can lock up with the engine's own.
     """
 
     def __init__(
         self, process_group: dist.ProcessGroup, timeout_s: float = 20.0, members: Sequence[int] | None = None
     ) -> None:
+        backend = dist.get_backend(process_group)
+        if backend != "gloo":
+            raise ConfigError(
+                f"the transfer group uses {backend}, must be gloo: its calls run in a background thread beside the engine's own "
+                "collectives, and on the device the two can lock each other up; use TorchTransport.create"
+            )
         self._timeout_s = timeout_s
         self._abandoned: list[object] = []
         self._broken = False

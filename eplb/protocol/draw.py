@@ -32,7 +32,8 @@ _PROFILES = {
     ),
     Profile.DELEGATED: (
         "The engine moves and commits layers by itself once the group has agreed to the offer. It cannot be stopped from then on: a "
-        "layer that is read back wrong makes the rank `stuck` and the wave `unverified`."
+        "layer that is read back wrong makes the rank `stuck` and the wave `unverified`. These are the rules that an adapter of such an "
+        "engine has to follow; the agent itself runs `staged` only so far."
     ),
 }
 

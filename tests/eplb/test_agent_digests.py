@@ -212,3 +212,10 @@ def test_MIG_10_a_tensor_that_names_lists_and_tensors_does_not_give_is_named(): 
     memory.names = lambda: (*NAMES, "expert_mask")
     with pytest.raises(MigrationError, match="expert_mask"):
         check_memory(FACTS, 0, memory)
+
+
+def test_a_tensor_that_the_memory_gives_and_does_not_list_would_stay_behind_and_is_named():
+    memory = CrewMemory(FACTS, 0, start_map())
+    memory.names = lambda: NAMES[:-1]
+    with pytest.raises(MigrationError, match=NAMES[-1]):
+        check_memory(FACTS, 0, memory)

@@ -6,6 +6,7 @@ import pytest
 
 from collectors.keys import desired_key, lease_key
 from eplb.errors import ConfigError, StoreFenced
+from eplb.protocol import ALL_GUARDS, may_lead, may_write, next_term
 from eplb.store.client import Store
 from eplb.store.lease import Lease
 
@@ -54,6 +55,31 @@ def test_every_acquisition_has_a_higher_term_than_store_and_floor(store):
     holder.release()
     store.redis.delete(desired_key("p"))
     assert holder.acquire(floor=43) == 44
+
+
+@pytest.mark.parametrize(("term", "fence"), [(1, 1), (2, 1), (1, 2), (5, 41)])
+def test_the_store_refuses_what_the_protocol_refuses(store, term, fence):
+    """The scripts and the functions of the model check are the same rules."""
+    store.write_desired(fence, {"map": b"first"})
+    refused = may_write(term, fence, guards=ALL_GUARDS) is not None
+    try:
+        store.write_desired(term, {"map": b"second"})
+    except StoreFenced:
+        assert refused
+    else:
+        assert not refused
+
+
+def test_the_store_grants_a_lease_as_the_protocol_does(store):
+    first, second = lease(store, "a"), lease(store, "b")
+    assert first.acquire(floor=6) == next_term(0, 6)
+    assert may_lead(2, 1, guards=ALL_GUARDS) is not None
+    assert second.acquire() is None
+    assert may_lead(1, 1, guards=ALL_GUARDS) is None
+    assert first.acquire(floor=3) == next_term(7, 3)
+    expire(store)
+    assert may_lead(2, 0, guards=ALL_GUARDS) is None
+    assert second.acquire() == next_term(8, 0)
 
 
 def test_the_fence_rises_with_the_acquisition_itself(store):
