@@ -243,7 +243,9 @@ class Rank:
             digests=tuple(int(digest) for digest in life.agent.layer_digests),
             term_seen=life.agent.term_seen,
             map_version=life.agent.map_version,
-            agent_state=life.agent.state,
+            agent_state=str(
+                life.agent.state
+            ),  # a plain word: the judge loads nothing of the agent to read it
             switched="" if switched is None else switched.offer,
             switched_s=switched_s if switched is not None else 0.0,
             happened=self.faults.happened(),
