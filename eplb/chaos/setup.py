@@ -23,6 +23,8 @@ HIDDEN, INTER = 32, 48
 TOKENS_PER_STEP = 96
 STEP_S = 0.015
 GATE_STEPS = 20
+STAGING_SLOTS = 9
+"""Three quarters of what a rank holds of a layer, so that a plan takes several waves and yet ends in seconds."""
 PUBLISH_S, HEARTBEAT_S = 0.3, 1.0
 CYCLE_S, STORE_TIMEOUT_S, LEASE_S = 0.2, 0.6, 2.5
 COOLDOWN_S, OFFER_EXPIRES_S = 1.0, 5.0
@@ -108,7 +110,7 @@ def daemon_config(facts: PoolFacts, store_url: str, folder: Path) -> dict[str, A
                 "migration": {
                     "gate_steps": GATE_STEPS,
                     "offer_expires_s": OFFER_EXPIRES_S,
-                    "staging_slots": facts.slots_per_rank,
+                    "staging_slots": STAGING_SLOTS,
                 },
             }
         ],
