@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -197,8 +199,17 @@ class _Until:
         return time.monotonic() >= self.end_s
 
 
+def _end_with_parent() -> None:
+    """A daemon that is killed cannot end its solver, which would otherwise go on to the end of its solve."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def _serve(pipe: Connection, dispatch: str) -> None:
     """Compile the search, say so, and answer requests until the parent goes away."""
+    threading.Thread(target=_end_with_parent, name="eplb-planner-parent", daemon=True).start()
     compile_kernels(dispatch)
     pipe.send(READY)
     while True:

@@ -3,7 +3,10 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,3 +170,38 @@ def test_a_dead_process_is_told():
         assert isinstance(wait_for(planner), PlanResult)
     finally:
         planner.close()
+
+
+ORPHAN = """
+import sys, time
+import numpy as np
+from eplb.planner import Planner, PlanRequest
+if __name__ == "__main__":
+    planner = Planner(deadline_s=600.0)
+    tokens = np.random.default_rng(0).poisson(50, (64, 40, 64)).astype(np.int64)
+    current = np.tile(np.arange(96) % 64, (40, 1)).astype(np.int32)
+    planner.start(PlanRequest(tokens=tokens, current=current, ranks=8, nodes=2, slots_per_rank=12, effort="thorough"))
+    print(planner.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_solver_does_not_outlive_a_daemon_that_is_killed_in_mid_solve(tmp_path):
+    script = tmp_path / "daemon.py"
+    script.write_text(ORPHAN)
+    daemon = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )
+    try:
+        solver = int(daemon.stdout.readline())
+    finally:
+        daemon.kill()
+        daemon.wait()
+        daemon.stdout.close()
+    limit = time.monotonic() + 30.0
+    while Path(f"/proc/{solver}/exe").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{solver}/exe").exists()
