@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 STOP_S = 10.0
 STAGED_LAYERS = 3
+UNHURRIED = 10.0
 CYCLE_S, COOLDOWN_S, WINDOW_S, SLICES = 0.5, 5.0, 30.0, 100
 LONGEST_ERROR = 400
 
@@ -63,6 +64,8 @@ def daemon_config(facts: PoolFacts, store_url: str, dispatch: str) -> dict[str, 
                 "migration": {
                     "gate_steps": GATE_STEPS,
                     "staging_slots": STAGED_LAYERS * facts.slots_per_rank,
+                    # Ranks, daemon and solver share these cores: a slow step here says nothing about the wave.
+                    "slowdown": UNHURRIED,
                 },
             }
         ],
