@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parent
 ALLOWED_SKIPS = TESTS / "allowed_skips.txt"
-SKIPS = pytest.StashKey[list[tuple[str, str, bool]]]()
+SKIPS = pytest.StashKey[list[bool]]()
+"""Of each skip, whether it is listed."""
+
+PROCESSES = frozenset(
+    {
+        "test_chaos_run", "test_daemon_keys", "test_daemon_process", "test_demo_end_to_end", "test_demo_run", "test_pool",
+        "test_pool_faults", "test_pool_members", "test_store_access", "test_store_acl", "test_store_emptied", "test_store_health",
+        "test_store_split",
+    }
+)  # fmt: skip
+"""Files that run whole groups of processes: one after the other, beside all other tests."""
 
 
 # A shared machine is slow at times; no test judges a duration.
@@ -109,37 +119,63 @@ def _allowed_skips() -> dict[str, str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SKIPS] = []
+    config.pluginmanager.register(_Counter(config.stash[SKIPS]))
+    config.addinivalue_line("markers", "xdist_group(name): tests that one worker runs one after the other")
     _allowed_skips()
 
 
-def _judge_skip(config: pytest.Config, report: pytest.TestReport | pytest.CollectReport) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups for `-n 2 --dist loadgroup`: tests that start many processes do not compete with each other."""
+    for item in items:
+        name = "processes" if item.path.stem in PROCESSES else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(name))
+
+
+def _judge_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Mark a skip on its report, which may be on its way to another process, and make a failure of it where it must be one."""
     if not report.skipped or hasattr(report, "wasxfail"):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    allowed = report.nodeid in _allowed_skips()
-    config.stash[SKIPS].append((report.nodeid, reason, allowed))
+    test_id, _, _ = report.nodeid.partition("@")
+    allowed = test_id in _allowed_skips()
+    report.listed_skip = allowed  # type: ignore[union-attr]
     if os.environ.get("CI") == "true" and not allowed:
         report.outcome = "failed"
-        report.longrepr = f"skipped with CI=true: {reason}\nmake it run, or list {report.nodeid!r} with a reason in tests/{ALLOWED_SKIPS.name}"
+        report.longrepr = f"skipped with CI=true: {reason}\nmake it run, or list {test_id!r} with a reason in tests/{ALLOWED_SKIPS.name}"
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    _judge_skip(item.config, report)
+    _judge_skip(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
-    _judge_skip(collector.config, report)
+    _judge_skip(report)
     return report
+
+
+class _Counter:
+    """Counts skips where they are shown: with several workers, in the process that started them."""
+
+    def __init__(self, skips: list[bool]) -> None:
+        self._skips = skips
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._count(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._count(report)
+
+    def _count(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if hasattr(report, "listed_skip"):
+            self._skips.append(report.listed_skip)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     skips = config.stash[SKIPS]
-    allowed = sum(listed for _, _, listed in skips)
-    terminalreporter.write_line(f"skips: {len(skips)} ({allowed} listed in tests/{ALLOWED_SKIPS.name})")
+    terminalreporter.write_line(f"skips: {len(skips)} ({sum(skips)} listed in tests/{ALLOWED_SKIPS.name})")
