@@ -86,15 +86,20 @@ def _in_planning(_state: State, inputs: Inputs, settings: GateConfig) -> Finding
     if answer is None:
         sentence = "the solve that was asked for is not running; it is asked for anew"
         return Finding(Event.PLAN_DROPPED, Code.PLANNING_FAILED, sentence, "the next cycle")
+    if (unusable := _unusable(inputs, answer)) is not None:
+        return unusable
     if answer.plan is None:
         return Finding(Event.PLAN_DROPPED, answer.code, answer.sentence, "the next cycle", cooldown=True)
-    return _unusable(inputs, answer) or _judged(answer, answer.plan, inputs, settings)
+    return _judged(answer, answer.plan, inputs, settings)
 
 
 def _unusable(inputs: Inputs, answer: Answer) -> Finding | None:
     if not answer.base_is_live:
         sentence = "the live map changed while the plan was made; it is dropped"
         return Finding(Event.PLAN_DROPPED, Code.PLAN_STALE, sentence, "the next cycle", answer.plan)
+    if (problem := inputs.problem) is not None:
+        sentence = f"the plan is dropped: {problem.sentence}"
+        return Finding(Event.PLAN_DROPPED, problem.code, sentence, problem.would_change, answer.plan)
     if inputs.paused:
         sentence = "an operator paused this pool while the plan was made; it is dropped"
         return Finding(Event.PLAN_DROPPED, Code.PAUSED, sentence, "eplb resume", answer.plan)
@@ -162,14 +167,13 @@ def _in_settling(state: State, inputs: Inputs, settings: GateConfig) -> Finding:
     if inputs.need is not None and inputs.need.urgent:
         sentence = f"{inputs.need.sentence}; the gain of the last plan stays unmeasured"
         return Finding(Event.MEASURED, Code.SETTLED, sentence)
+    if state.plan is None:
+        why = "the plan is a former leader's, who knew the map before"
+        return Finding(Event.MEASURED, Code.SETTLED, f"{why}; the gain stays unmeasured")
     if found is None and inputs.time_ms < state.rest.cooldown_until_ms:
         return Finding(Event.HOLD, Code.SETTLING, "slices under the new map are being gathered", "time")
-    if found is None or state.plan is None:
-        why = (
-            "there are not enough slices to compare with the map before"
-            if found is None
-            else "the plan is a former leader's"
-        )
+    if found is None:
+        why = "too few slices followed, or the group was formed anew, so that nothing compares with the map before"
         return Finding(Event.MEASURED, Code.SETTLED, f"{why}; the gain stays unmeasured")
     return _measured(state.plan, found, inputs, settings)
 
