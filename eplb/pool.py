@@ -193,7 +193,7 @@ class Pool:
 
     def _read_frames(self, ranks: LiveRanks) -> None:
         rows, digests = ranks.rows, ranks.layer_digests
-        self._membership.observe(ranks, self._window, self._planning)
+        self._membership.observe(ranks, self._window, self._planning, self._follow_up)
         if rows is not None and digests is not None and ranks.live_digest != self._known_digest:
             self._known_digest = ranks.live_digest
             try:
