@@ -144,7 +144,8 @@ _STOPPABLE = frozenset({"moving", "wave_live"})
 def _in_moving(state: State, inputs: Inputs, settings: GateConfig) -> Finding:
     movement = inputs.movement
     event, code, would_change, cooldown = _MOVEMENTS[movement.state]
-    going_back = state.plan is not None and state.plan.rollback
+    # A rollback that a former leader began is known by the plan in the store alone.
+    going_back = movement.going_back if state.plan is None else state.plan.rollback
     if settings.mode != "auto" and movement.state in _STOPPABLE:
         sentence = f"{movement.sentence}; the mode is {settings.mode}, so it is withdrawn"
         return Finding(Event.MOVE_FAILED, Code.WITHDRAWN, sentence, "mode auto", cooldown=True)

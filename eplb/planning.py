@@ -17,6 +17,7 @@ from eplb.evacuation import urgent_material
 from eplb.history import History
 from eplb.migration import make_plan
 from eplb.migration.duration import Links, predicted_seconds
+from eplb.movement import ROLLBACK
 from eplb.planner import HELD_OUT_PARTS, PlanRequest, PlanResult
 from eplb.price import Worth, price_phases, worth_of
 from eplb.states import Answer
@@ -206,6 +207,7 @@ class Planning:
                 shares=shares,
                 base_shares=ranks.shares,
                 wave_slots=self._config.wave_slots(),
+                reasons=((ROLLBACK, "puts the map before the last plan back"),),
             )
         except PlanError:
             return None

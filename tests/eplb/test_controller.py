@@ -563,6 +563,18 @@ def test_a_rollback_that_fails_is_not_rolled_back():
     assert step.action is Action.WITHDRAW_AND_PAUSE
 
 
+def test_a_new_leader_ends_a_rollback_that_the_old_one_began_paused_or_not():
+    """Half of the map is back and half is not: a pause would leave it so, and nothing is to be measured afterwards."""
+    live = Movement("wave_live", "all ranks serve wave 1 of 2", going_back=True)
+    adopted = State(name=Name.MOVING)
+    on = decide(adopted, replace(BASE, movement=live, paused=True), SETTINGS)
+    assert on.action is Action.OFFER_NEXT
+    forward = replace(live, going_back=False)
+    assert decide(adopted, replace(BASE, movement=forward, paused=True), SETTINGS).action is Action.NONE
+    end = decide(on.state, replace(BASE, movement=replace(live, state="all_live")), SETTINGS)
+    assert (end.state.name, end.decision.code) == (Name.OBSERVING, Code.ROLLED_BACK)
+
+
 def test_a_new_plan_waits_for_the_minimum_interval_although_the_cooldown_is_over():
     """The interval runs from offer to offer and is kept by a new leader."""
     settings = SETTINGS.model_copy(update={"cooldown_s": 1.0})

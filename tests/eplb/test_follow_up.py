@@ -10,10 +10,12 @@ from pool_world import FACTS, config
 from structlog import get_logger
 from test_migration_membership import LIVING, read, records_of
 
+from eplb.agent.wire import decode_live, encode_live
 from eplb.decisions import Code, PlanFacts
 from eplb.follow_up import FollowUp
 from eplb.gains import KEPT_MS, Gains
 from eplb.membership import Membership
+from eplb.migration import read_desired
 from eplb.planner import Planner
 from eplb.planning import Planning
 from eplb.states import Movement, Name, State
@@ -65,6 +67,21 @@ def test_a_plan_is_measured_and_its_record_is_in_the_log():
     assert later["correction"] == pytest.approx(1.0, abs=0.1)
     assert loop.snapshots[-1].rebalance.realised_gain == outcome["realised"]
     json.dumps(settled, allow_nan=False)
+
+
+def test_a_failed_read_back_without_a_way_back_ends_in_a_pause_and_not_in_a_circle():
+    """Delegated: the rank with the broken slot serves another map than the others, so no plan leads back from what all serve."""
+    loop = Loop(PAIRS, ranks=2, experts=4, migration={"profile": "delegated"})
+    loop.until(Code.OFFERED, 4 * A)
+    loop.group.take_offer()
+    broken = decode_live(loop.store.live[1])
+    loop.store.live[1] = encode_live(
+        replace(broken, state="stuck", digests=tuple(x ^ 1 for x in broken.digests))
+    )
+    loop.serve(4 * A, 12)
+    assert loop.snapshots[-1].paused
+    assert read_desired(loop.store.read_desired()).offer is None
+    assert loop.codes[-2:] == [Code.APPLY_UNVERIFIED, Code.RANKS_STUCK]
 
 
 def test_a_plan_that_made_it_worse_is_taken_back_and_not_made_again_at_once():
