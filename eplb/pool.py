@@ -93,6 +93,7 @@ class Pool:
         self._known_digest = 0
         self._follow_up = FollowUp(self.facts, config)
         self._alert = alert.AlertState()
+        self._well_s = self._clock()
         self._last: PoolSnapshot | None = None
 
     # --- one cycle ------------------------------------------------------------------------------------------------
@@ -102,6 +103,7 @@ class Pool:
         self._cycles += 1
         try:
             snapshot = self._cycle()
+            self._well_s = self._clock()
         except StoreFenced as error:
             self._lease.step_down()
             snapshot = self._blind(Code.STANDBY, str(error), store_up=True)
@@ -370,8 +372,14 @@ class Pool:
             map_version=last.map_version,
         )
         self._journal.tell(decision)
-        leader = self._lease.term is not None
-        return replace(last, leader=leader, store_up=store_up, decision=decision.as_dict())
+        leader, rebalance = self._lease.term is not None, last.rebalance
+        if code is Code.CYCLE_FAILED:
+            # The controller's own watchdog sees nothing of cycles that end before it is asked.
+            failing_s = self._clock() - self._well_s - self.config.gate.progress_s
+            rebalance = replace(rebalance, stalled_s=max(rebalance.stalled_s, failing_s))
+        return replace(
+            last, leader=leader, store_up=store_up, decision=decision.as_dict(), rebalance=rebalance
+        )
 
     def _watch(self, snapshot: PoolSnapshot) -> PoolSnapshot:
         """Judge the alert's condition and log its one event when it changes."""
