@@ -187,7 +187,7 @@ def _measured(plan: PlanFacts, found: Realised, inputs: Inputs, settings: GateCo
     )
     # What membership asked for was promised nothing, and the map before it is another group's.
     if not plan.degraded and not kept_promise(found, plan.gain, settings.least_delivered):
-        return _undelivered(sentence, inputs, settings)
+        return _undelivered(sentence, found, inputs, settings)
     if missed(found, plan.ratio_after):
         sentence = f"{sentence}; the ratio is {found.observed_ratio:.3f}, promised was {plan.ratio_after:.3f}"
         return Finding(
@@ -196,8 +196,11 @@ def _measured(plan: PlanFacts, found: Realised, inputs: Inputs, settings: GateCo
     return Finding(Event.MEASURED, Code.SETTLED, sentence)
 
 
-def _undelivered(sentence: str, inputs: Inputs, settings: GateConfig) -> Finding:
+def _undelivered(sentence: str, found: Realised, inputs: Inputs, settings: GateConfig) -> Finding:
     """Taken back, unless somebody or something stands against it; then it is only said."""
+    if found.gain - NOISE * found.error > 0.0:
+        why = "what it brought is little but sure, and would be lost for as many moves again"
+        return Finding(Event.MEASURED, Code.GAIN_MISSED, f"{sentence}; it is not taken back, because {why}")
     if settings.mode != "auto" or inputs.paused or inputs.rollback is None:
         why = "the pool is paused" if inputs.paused else f"the mode is {settings.mode}"
         why = "no way back to the map before is known" if inputs.rollback is None else why

@@ -10,7 +10,7 @@ import numpy as np
 
 from eplb.gains import KEPT_MS, Departure, Gains, Outcome, half_life_s, read_gains
 from eplb.price import StepFit, fit_step_time, step_cost
-from eplb.rollback import NOISE, Realised, fell_short, realised
+from eplb.rollback import NOISE, Realised, fell_short, realised, standard_error
 from eplb.states import Name
 from eplb.thrash import departures
 from placement import Placement, Topology
@@ -233,7 +233,7 @@ class FollowUp:
         return -found.gain if math.isfinite(found.gain) else 0.0
 
     def _slowdown_s(self, view: WindowView, before: Before) -> float:
-        """Serving time lost while a plan moved: the steps since its offer against the line of the steps before it."""
+        """Serving time surely lost while a plan moved: the steps since its offer against the line of the steps before it."""
         # Steps of an earlier life may have higher numbers.
         during = (view.group_steps > before.group_step) & (view.run_ids == before.run_id)
         cost, step_us = step_cost(view)[during], view.step_us_by_slice[during]
@@ -242,4 +242,6 @@ class FollowUp:
             return 0.0
         late_us = step_us[known] - before.fit.base_us - before.fit.us_per_token * cost[known]
         steps = int(view.group_steps[-1]) - before.group_step
-        return max(0.0, ordered_sum(late_us) / int(known.sum()) * steps * 1e-6)
+        # What chance alone may show is left out: it would be a price for each byte of the next plan, which may be a thousand times as large.
+        sure_us = ordered_sum(late_us) / len(late_us) - NOISE * standard_error(late_us)
+        return max(0.0, sure_us * steps * 1e-6)

@@ -205,7 +205,7 @@ class GateConfig(Section):
     thrash_intervals: int = Field(default=3, ge=0)
     """No expert comes back to a rank that it left within so many intervals between plans; 0 = it may."""
     least_delivered: float = Field(default=0.1, ge=0, le=1)
-    """A plan that surely brought less than this share of its promise is taken back. Above it the promise of the next plans is corrected."""
+    """A plan that surely brought less than this share of its promise, and nothing for sure, is taken back. Else the promise of the next plans is corrected."""
     progress_s: float = Field(default=120.0, gt=0)
     """A plan in flight that stands still for this long is stalled: twice the life of an offer."""
     solver_failures: int = Field(default=3, ge=1)

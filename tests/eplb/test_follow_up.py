@@ -18,6 +18,7 @@ from eplb.membership import Membership
 from eplb.migration import read_desired
 from eplb.planner import Planner
 from eplb.planning import Planning
+from eplb.price import step_cost
 from eplb.states import Movement, Name, State
 from eplb.window import Window
 from placement import LoadTrace, Placement, Topology, evaluate
@@ -162,6 +163,7 @@ def test_moves_that_cost_more_than_they_bring_are_not_made():
 
 
 ROWS_LEFT = np.tile(np.array([-1, -1, -1, *range(8), -1], dtype=np.int32), (FACTS.layers, 1))
+SLICED = ("tokens", "ratio", "live_digests", "run_ids", "group_steps", "same_members")
 DEGRADED = PlanFacts("p1", 1, 6, 600, 1.9, 1.2, 1.0, 3, 1, degraded=True)
 
 
@@ -238,3 +240,19 @@ def test_another_model_drops_what_plans_for_the_old_one_brought():
     membership.observe(loaded(6), *parts)
     assert follow_up.gains == Gains()
     assert (follow_up.planned_tokens, follow_up.before) == (None, None)
+
+
+@pytest.mark.parametrize(("late_us", "lost_s"), [(0.0, 0.0), (5000.0, 0.3)])
+def test_only_what_serving_surely_lost_while_a_plan_moved_is_its_price(late_us, lost_s):
+    """60 steps that are late by chance alone cost nothing; the same steps five milliseconds longer cost 0.3 s, less the noise."""
+    follow_up, ranks = FollowUp(FACTS, config().pools[0]), read(records_of(78, LIVING, ROWS_LEFT))
+    seen, rng = survivors(ROWS_LEFT, 120), np.random.default_rng(7)
+    step_us = 1_000.0 + 10.0 * step_cost(seen) + rng.normal(0.0, 500.0, 120)
+    step_us[60:] += late_us
+    before = {name: getattr(seen, name)[:60] for name in SLICED}
+    follow_up.offered(replace(seen, **{**before, "step_us_by_slice": step_us[:60]}), ranks)
+    after = replace(seen, step_us_by_slice=step_us)
+    found = follow_up.look(
+        State(name=Name.MOVING, plan=DEGRADED), Movement("all_live"), after, ranks, 1_000_000
+    )
+    assert found.outcome.slowdown_s == pytest.approx(lost_s, rel=0.1)
