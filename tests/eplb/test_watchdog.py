@@ -108,7 +108,7 @@ def test_many_ranks_are_counted_not_listed(count):
 
 def test_cycles_that_fail_for_long_are_a_stall_too():
     """A leader that renews its lease and comes no further would block its pool in silence."""
-    loop, load = Loop([[0, 1], [2, 3]], ranks=2, experts=4, progress_s=60.0), np.full(4, 30.0)
+    loop, load = Loop([[0, 1], [2, 3]], ranks=2, experts=4, progress_s=70.0), np.full(4, 30.0)
     loop.serve(load, 5)
     health = loop.store.health
 
@@ -116,7 +116,7 @@ def test_cycles_that_fail_for_long_are_a_stall_too():
         raise StoreError("the store refuses INFO")
 
     loop.store.health = refuses
-    assert {decision["code"] for decision in loop.serve(load, 12)} == {Code.CYCLE_FAILED}
+    assert {decision["code"] for decision in loop.serve(load, 14)} == {Code.CYCLE_FAILED}
     assert loop.snapshots[-1].rebalance.stalled_s == 0.0
     loop.serve(load, 2)
     assert loop.snapshots[-1].rebalance.stalled_s == pytest.approx(10.0)
