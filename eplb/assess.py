@@ -61,7 +61,7 @@ def assess(
     ``live_digest`` 0 = unknown, then all slices count. Intervals carry no digest and always count. ``planned_tokens``: int64 [layers, experts], what the
     last plan was made on, summed; None = unknown.
     """
-    keep = served_by(view, live_digest)
+    keep, serving = served_by(view, live_digest), len(view.members)
     ratio, tokens, floor = view.ratio[keep], view.tokens[keep], _floor(view, facts)[keep]
     recoverable = ratio - 1.0 - floor
     recent = _mean_by_slice(recoverable)[-trigger_slices:]
@@ -77,8 +77,8 @@ def assess(
         recoverable_excess=_mean(recoverable),
         recent_recoverable=float(recent.min()) if recent.size else math.nan,
         ratio_by_layer=_mean_by_layer(ratio),
-        fixable_excess=_mean(ratio - np.maximum(1.0 + floor, least_ratio(tokens, facts))),
-        hot_expert=hottest(tokens, facts),
+        fixable_excess=_mean(ratio - np.maximum(1.0 + floor, least_ratio(tokens, facts, serving))),
+        hot_expert=hottest(tokens, facts, serving),
         drift=_drift(tokens, facts, planned_tokens, trigger_slices),
     )
 

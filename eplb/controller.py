@@ -56,13 +56,17 @@ def _rest(rest: Rest, inputs: Inputs, finding: Finding, settings: GateConfig) ->
     return Rest(
         now_ms + cooldown_ms if finding.cooldown else cooldown_until_ms,
         now_ms + interval_ms if offered else interval_until_ms,
+        finding.code if finding.cooldown else rest.after,
     )
 
 
 _UNANSWERED = frozenset(
-    {Code.PLANNING_FAILED, Code.PLANNING_TIMEOUT, Code.PLAN_STALE, Code.OFFER_REFUSED, Code.OFFER_EXPIRED}
-)
-"""Ends that leave a wanted placement wanted."""
+    {
+        Code.PLANNING_FAILED, Code.PLANNING_TIMEOUT, Code.PLAN_STALE, Code.OFFER_REFUSED, Code.OFFER_EXPIRED,
+        Code.NO_PRICE, Code.NEEDS_STAGING,
+    }
+)  # fmt: skip
+"""Ends that leave a wanted placement wanted, until somebody mends what stood against it."""
 
 _WAITING = frozenset(
     {
@@ -75,7 +79,9 @@ _WAITING = frozenset(
 
 def _watched(state: State, name: Name, inputs: Inputs, finding: Finding) -> watchdog.Seen:
     moving = name is Name.MOVING and finding.code is not Code.PAUSED
-    kept = state.progress.wanted_ms is not None and finding.code in _WAITING
+    # An idle pool wants nothing, however long the night is.
+    idle = inputs.assessment is not None and not inputs.assessment.tokens
+    kept = state.progress.wanted_ms is not None and finding.code in _WAITING and not idle
     answer = inputs.answer
     return watchdog.Seen(
         time_ms=inputs.time_ms,
@@ -108,7 +114,7 @@ def abandoned(outcome: Step, code: Code, sentence: str, cooldown_s: float) -> St
         would_change="a new plan after the cooldown",
     )
     until_ms = outcome.decision.time_ms + round(cooldown_s * 1000)
-    rest = replace(outcome.state.rest, cooldown_until_ms=until_ms)
+    rest = replace(outcome.state.rest, cooldown_until_ms=until_ms, after=code)
     state = replace(outcome.state, name=Name.OBSERVING, rest=rest, plan=None)
     return Step(state, Action.NONE, decision)
 

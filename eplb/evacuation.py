@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LEAST_SLICES = 4
 """Fewer slices cannot be parted into those that are planned on and one that judges: then all experts count alike."""
 _ANSWERED = (Code.APPLIED, Code.ADVISED, Code.GAIN_TOO_SMALL)
+_TRIGGER = (Code.BALANCED, Code.INDIVISIBLE_HOT_EXPERT)
 RETRY_S = 10.0
 """A plan that failed or was refused is asked for anew after this long, whatever the cooldown."""
 
@@ -53,7 +54,8 @@ class Evacuation:
     def need(self, ranks: LiveRanks, now_ms: int) -> Need | None:
         """What the present membership asks for at store time ``now_ms``; None = nothing, or not yet again."""
         rows = ranks.rows
-        resting = self._asked_ms is not None and now_ms < self._asked_ms + RETRY_S * 1000
+        # A store whose clock stepped back must not stretch the rest.
+        resting = self._asked_ms is not None and 0 <= now_ms - self._asked_ms < RETRY_S * 1000
         if rows is None or resting or ranks.run_id == self._done_run:
             return None
         if ranks.lost:
@@ -96,9 +98,9 @@ def urgent_material(view: WindowView, facts: PoolFacts) -> Material:
 def asked_for(need: Need | None, verdict: Verdict) -> Verdict:
     """The gate's verdict on looking for a plan, unless membership outweighs it.
 
-    A lost rank outweighs cooldown, coverage and trigger; one that is back only the trigger.
+    A lost rank outweighs cooldown, coverage and trigger; one that is back only the trigger, hot experts or not.
     """
-    if need is None or not (verdict.passed or need.urgent or verdict.code is Code.BALANCED):
+    if need is None or not (verdict.passed or need.urgent or verdict.code in _TRIGGER):
         return verdict
     besides = verdict.sentence if verdict.passed else f"not waited for: {verdict.sentence}"
     return Verdict(passed=True, code=need.code, sentence=f"{need.sentence}; {besides}")

@@ -86,15 +86,20 @@ def _in_planning(_state: State, inputs: Inputs, settings: GateConfig) -> Finding
     if answer is None:
         sentence = "the solve that was asked for is not running; it is asked for anew"
         return Finding(Event.PLAN_DROPPED, Code.PLANNING_FAILED, sentence, "the next cycle")
+    if (unusable := _unusable(inputs, answer)) is not None:
+        return unusable
     if answer.plan is None:
         return Finding(Event.PLAN_DROPPED, answer.code, answer.sentence, "the next cycle", cooldown=True)
-    return _unusable(inputs, answer) or _judged(answer, answer.plan, inputs, settings)
+    return _judged(answer, answer.plan, inputs, settings)
 
 
 def _unusable(inputs: Inputs, answer: Answer) -> Finding | None:
     if not answer.base_is_live:
         sentence = "the live map changed while the plan was made; it is dropped"
         return Finding(Event.PLAN_DROPPED, Code.PLAN_STALE, sentence, "the next cycle", answer.plan)
+    if (problem := inputs.problem) is not None:
+        sentence = f"the plan is dropped: {problem.sentence}"
+        return Finding(Event.PLAN_DROPPED, problem.code, sentence, problem.would_change, answer.plan)
     if inputs.paused:
         sentence = "an operator paused this pool while the plan was made; it is dropped"
         return Finding(Event.PLAN_DROPPED, Code.PAUSED, sentence, "eplb resume", answer.plan)
@@ -139,7 +144,8 @@ _STOPPABLE = frozenset({"moving", "wave_live"})
 def _in_moving(state: State, inputs: Inputs, settings: GateConfig) -> Finding:
     movement = inputs.movement
     event, code, would_change, cooldown = _MOVEMENTS[movement.state]
-    going_back = state.plan is not None and state.plan.rollback
+    # A rollback that a former leader began is known by the plan in the store alone.
+    going_back = movement.going_back if state.plan is None else state.plan.rollback
     if settings.mode != "auto" and movement.state in _STOPPABLE:
         sentence = f"{movement.sentence}; the mode is {settings.mode}, so it is withdrawn"
         return Finding(Event.MOVE_FAILED, Code.WITHDRAWN, sentence, "mode auto", cooldown=True)
@@ -162,14 +168,13 @@ def _in_settling(state: State, inputs: Inputs, settings: GateConfig) -> Finding:
     if inputs.need is not None and inputs.need.urgent:
         sentence = f"{inputs.need.sentence}; the gain of the last plan stays unmeasured"
         return Finding(Event.MEASURED, Code.SETTLED, sentence)
+    if state.plan is None:
+        why = "the plan is a former leader's, who knew the map before"
+        return Finding(Event.MEASURED, Code.SETTLED, f"{why}; the gain stays unmeasured")
     if found is None and inputs.time_ms < state.rest.cooldown_until_ms:
         return Finding(Event.HOLD, Code.SETTLING, "slices under the new map are being gathered", "time")
-    if found is None or state.plan is None:
-        why = (
-            "there are not enough slices to compare with the map before"
-            if found is None
-            else "the plan is a former leader's"
-        )
+    if found is None:
+        why = "too few slices followed, or the group was formed anew, so that nothing compares with the map before"
         return Finding(Event.MEASURED, Code.SETTLED, f"{why}; the gain stays unmeasured")
     return _measured(state.plan, found, inputs, settings)
 
@@ -182,7 +187,7 @@ def _measured(plan: PlanFacts, found: Realised, inputs: Inputs, settings: GateCo
     )
     # What membership asked for was promised nothing, and the map before it is another group's.
     if not plan.degraded and not kept_promise(found, plan.gain, settings.least_delivered):
-        return _undelivered(sentence, inputs, settings)
+        return _undelivered(sentence, found, inputs, settings)
     if missed(found, plan.ratio_after):
         sentence = f"{sentence}; the ratio is {found.observed_ratio:.3f}, promised was {plan.ratio_after:.3f}"
         return Finding(
@@ -191,8 +196,11 @@ def _measured(plan: PlanFacts, found: Realised, inputs: Inputs, settings: GateCo
     return Finding(Event.MEASURED, Code.SETTLED, sentence)
 
 
-def _undelivered(sentence: str, inputs: Inputs, settings: GateConfig) -> Finding:
+def _undelivered(sentence: str, found: Realised, inputs: Inputs, settings: GateConfig) -> Finding:
     """Taken back, unless somebody or something stands against it; then it is only said."""
+    if found.gain - NOISE * found.error > 0.0:
+        why = "what it brought is little but sure, and would be lost for as many moves again"
+        return Finding(Event.MEASURED, Code.GAIN_MISSED, f"{sentence}; it is not taken back, because {why}")
     if settings.mode != "auto" or inputs.paused or inputs.rollback is None:
         why = "the pool is paused" if inputs.paused else f"the mode is {settings.mode}"
         why = "no way back to the map before is known" if inputs.rollback is None else why

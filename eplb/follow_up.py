@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eplb.gains import Departure, Gains, Outcome, half_life_s, read_gains
+from eplb.gains import KEPT_MS, Departure, Gains, Outcome, half_life_s, read_gains
 from eplb.price import StepFit, fit_step_time, step_cost
-from eplb.rollback import NOISE, Realised, fell_short, realised
+from eplb.rollback import NOISE, Realised, fell_short, realised, standard_error
 from eplb.states import Name
 from eplb.thrash import departures
 from placement import Placement, Topology
@@ -46,11 +46,12 @@ class Found:
 class Before:
     """The map before a plan and how it did.
 
-    ``run_id`` of the group that served it. ``gap`` measured minus evaluated mean ratio while it was live. ``fit`` step times under it. ``group_step`` the newest when the plan was offered.
+    ``topology`` and ``run_id`` of the group that served it. ``gap`` measured minus evaluated mean ratio while it was live. ``fit`` step times under it. ``group_step`` the newest when the plan was offered.
     ``planned_tokens``: int64 [layers, experts], the window's sum then.
     """
 
     placement: Placement
+    topology: Topology
     run_id: int
     gap: float
     fit: StepFit | None
@@ -66,9 +67,6 @@ class FollowUp:
 
     def __init__(self, facts: PoolFacts, config: PoolConfig) -> None:
         self._facts, self._config = facts, config
-        self._topology = Topology.uniform(
-            ranks=facts.ranks, nodes=facts.nodes, slots_per_rank=facts.slots_per_rank
-        )
         self.gains = Gains()
         self.planned_tokens: NDArray[np.int64] | None = None
         self.leave()
@@ -87,6 +85,11 @@ class FollowUp:
         self.recalled = False
         self.forget()
 
+    def drop(self) -> None:
+        """Another model is served: what plans brought, what they took from where and what they were made on was the old one's."""
+        self.gains, self.planned_tokens = Gains(), None
+        self.forget()
+
     def forget(self) -> None:
         """The plan did not come to pass, or is another leader's."""
         self._before: Before | None = None
@@ -101,13 +104,20 @@ class FollowUp:
         rows, first = ranks.rows, ranks.first
         if rows is None or first is None:
             return
-        placement = Placement(rows, ranks.shares)
-        keep = view.live_digests == ranks.live_digest
-        fit = fit_step_time(step_cost(view, self._facts.ranks)[keep], view.step_us_by_slice[keep])
+        facts, placement = self._facts, Placement(rows, ranks.shares)
+        topology = Topology.uniform(
+            ranks=facts.ranks,
+            nodes=facts.nodes,
+            slots_per_rank=facts.slots_per_rank,
+            dead=frozenset(ranks.lost),
+        )
+        keep = view.same_members & (view.live_digests == ranks.live_digest)
+        fit = fit_step_time(step_cost(view)[keep], view.step_us_by_slice[keep])
         self._before = Before(
             placement,
+            topology,
             first.run_id,
-            gap=self._gap(view, placement, keep),
+            gap=self._gap(view, placement, topology, keep),
             fit=fit if isinstance(fit, StepFit) else None,
             group_step=int(view.group_steps[-1]) if view.slices else 0,
             planned_tokens=view.tokens.sum(axis=0),
@@ -120,6 +130,9 @@ class FollowUp:
         if self._before is not None and ranks.first is not None and ranks.first.run_id != self._before.run_id:
             # Another life of the group: its maps and steps say nothing of this plan.
             self.forget()
+        if self._outcome is not None and now_ms - self._outcome.applied_ms >= KEPT_MS:
+            self.forget()
+        self.gains = self.gains.recent(now_ms)
         try:
             found = self._found(state, movement, view, ranks, now_ms)
         except PlacementError:
@@ -152,7 +165,12 @@ class FollowUp:
         if before is None or rows is None:
             return Found()
         self._outcome = Outcome(
-            plan.plan_id, now_ms, plan.gain, bytes=plan.bytes, slowdown_s=self._slowdown_s(view, before)
+            plan.plan_id,
+            now_ms,
+            # What membership asked for was promised nothing.
+            math.nan if plan.degraded else plan.gain,
+            bytes=plan.bytes,
+            slowdown_s=self._slowdown_s(view, before),
         )
         self._digest, self._rows, self.planned_tokens = ranks.live_digest, rows, before.planned_tokens
         self._plan = plan
@@ -180,15 +198,14 @@ class FollowUp:
             view.tokens[keep],
             view.ratio[keep],
             before.placement,
-            self._topology,
+            before.topology,
             dispatch=self._config.dispatch,
             gap=before.gap,
         )
         self._measured_ms = now_ms
         if not math.isfinite(outcome.realised):
-            short = self._plan is not None and fell_short(
-                found, self._plan, self._config.gate.least_delivered
-            )
+            plan, least = self._plan, self._config.gate.least_delivered
+            short = plan is not None and not plan.degraded and fell_short(found, plan, least)
             self._outcome = replace(outcome, realised=found.gain, error=found.error, missed=short)
             return Found(found, self._outcome)
         noise = NOISE * math.hypot(outcome.error, found.error)
@@ -203,25 +220,28 @@ class FollowUp:
     def _window_ms(self) -> int:
         return round(self._config.window.window_s * 1000)
 
-    def _gap(self, view: WindowView, live: Placement, keep: NDArray[np.bool_]) -> float:
+    def _gap(self, view: WindowView, live: Placement, topology: Topology, keep: NDArray[np.bool_]) -> float:
         """What an evaluation does not see of the live map: mean measured minus mean evaluated ratio, 0 without slices."""
         if not keep.any():
             return 0.0
         try:
             found = realised(
-                view.tokens[keep], view.ratio[keep], live, self._topology, dispatch=self._config.dispatch
+                view.tokens[keep], view.ratio[keep], live, topology, dispatch=self._config.dispatch
             )
         except PlacementError:
             return 0.0
         return -found.gain if math.isfinite(found.gain) else 0.0
 
     def _slowdown_s(self, view: WindowView, before: Before) -> float:
-        """Serving time lost while a plan moved: the steps since its offer against the line of the steps before it."""
-        during = view.group_steps > before.group_step
-        cost, step_us = step_cost(view, self._facts.ranks)[during], view.step_us_by_slice[during]
-        known = np.isfinite(step_us)
+        """Serving time surely lost while a plan moved: the steps since its offer against the line of the steps before it."""
+        # Steps of an earlier life may have higher numbers.
+        during = (view.group_steps > before.group_step) & (view.run_ids == before.run_id)
+        cost, step_us = step_cost(view)[during], view.step_us_by_slice[during]
+        known = np.isfinite(step_us) & np.isfinite(cost)
         if before.fit is None or not known.any():
             return 0.0
         late_us = step_us[known] - before.fit.base_us - before.fit.us_per_token * cost[known]
         steps = int(view.group_steps[-1]) - before.group_step
-        return max(0.0, ordered_sum(late_us) / int(known.sum()) * steps * 1e-6)
+        # What chance alone may show is left out: it would be a price for each byte of the next plan, which may be a thousand times as large.
+        sure_us = ordered_sum(late_us) / len(late_us) - NOISE * standard_error(late_us)
+        return max(0.0, sure_us * steps * 1e-6)

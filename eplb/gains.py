@@ -16,19 +16,22 @@ if TYPE_CHECKING:
 MOST_OUTCOMES = 8
 """Plans that are remembered: enough for a mean, few enough that the model of last week does not count."""
 
+KEPT_MS = 86_400_000
+"""Age at which a plan counts no more: a day has seen all its traffic, and a bad one must not close the gate for good."""
+
 PRIOR_PLANS = 2.0
 """Plans that are taken to have delivered exactly what they promised, so that one surprise does not decide everything."""
 
 LEAST_CORRECTION = 0.25
 MOST_CORRECTION = 1.25
-"""A record, however bad, never closes the gate for good, nor, however good, opens it for anything."""
+"""A record, however bad, does not count a promise as nothing, nor, however good, as more than it may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One plan after the fact.
 
-    ``applied_ms`` store time at which all ranks served it. ``predicted``, ``realised`` fall of the mean ratio, NaN = not measured; ``error`` standard error
+    ``applied_ms`` store time at which all ranks served it. ``predicted``, ``realised`` fall of the mean ratio, NaN = not measured, or nothing was promised; ``error`` standard error
     of the realised one. ``half_life_s`` seconds after which half of it was gone: infinite while it has not fallen. ``bytes`` moved; ``slowdown_s``
     serving time lost while they moved. ``missed`` it brought surely too little, or the ratio stayed far above the promised one. ``rolled_back`` the map before
     was put back.
@@ -69,6 +72,11 @@ class Gains:
     def with_departure(self, departure: Departure) -> Gains:
         """The record with what one more plan took from where."""
         return replace(self, departed=(*self.departed, departure)[-MOST_OUTCOMES:])
+
+    def recent(self, now_ms: int) -> Gains:
+        """The record without plans older than :data:`KEPT_MS`."""
+        kept = tuple(o for o in self.outcomes if now_ms - o.applied_ms < KEPT_MS)
+        return self if len(kept) == len(self.outcomes) else replace(self, outcomes=kept)
 
     @property
     def last(self) -> Outcome | None:
@@ -128,7 +136,7 @@ def read_gains(records: Iterable[bytes]) -> Gains:
             try:
                 body = json.loads(raw)
                 gains = _with(gains, body.get("outcome"), body.get("departed"))
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
                 continue
     return gains
 

@@ -37,10 +37,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Store times in ms before which no plan is looked for: after one that moved or failed, and after one that was offered."""
+    """Store times in ms before which no plan is looked for: after one that moved or failed, and after one that was offered.
+
+    ``after`` the code that the cooldown follows, "" = a former leader's.
+    """
 
     cooldown_until_ms: int = 0
     interval_until_ms: int = 0
+    after: str = ""
 
     def left_s(self, time_ms: int) -> float:
         """Seconds until both are over, never below 0."""
@@ -63,7 +67,8 @@ def before_planning(settings: GateConfig, seen: Assessment | None, *, time_ms: i
 def _checks(settings: GateConfig, seen: Assessment, time_ms: int, rest: Rest) -> Iterator[Verdict]:
     if time_ms < rest.cooldown_until_ms:
         left_s = (rest.cooldown_until_ms - time_ms) / 1000.0
-        yield refuse(Code.COOLDOWN, f"{left_s:.0f} s of the cooldown are left", "time")
+        after = f", which follows {rest.after}" if rest.after else ""
+        yield refuse(Code.COOLDOWN, f"{left_s:.0f} s of the cooldown are left{after}", "time")
     if time_ms < rest.interval_until_ms:
         left_s = (rest.interval_until_ms - time_ms) / 1000.0
         sentence = (

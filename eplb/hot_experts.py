@@ -23,31 +23,35 @@ class HotExpert:
     load_ratio: float
 
 
-def least_ratio(tokens: NDArray[np.int64], facts: PoolFacts) -> NDArray[np.float64]:
+def least_ratio(tokens: NDArray[np.int64], facts: PoolFacts, ranks: int | None = None) -> NDArray[np.float64]:
     """Imbalance ratio that no map with these slots can go below: float64 [slices, layers], 1 where nothing binds, NaN = no load.
 
-    ``tokens``: int64 [slices, layers, experts]. The busiest rank carries at least the largest load over as many copies as there can be, and
+    ``tokens``: int64 [slices, layers, experts]; ``ranks`` that serve, None = all of the pool. The busiest rank carries at least the largest load over as many copies as there can be, and
     without redundant slots also the ``slots_per_rank - 1`` smallest others, because every slot is taken.
     """
-    spare = facts.slots - facts.experts
+    living = facts.ranks if ranks is None else ranks
+    spare = living * facts.slots_per_rank - facts.experts
     top = tokens.max(axis=2).astype(np.float64)
     if spare > 0:
-        top /= min(facts.ranks, 1 + spare)
+        top /= min(living, 1 + spare)
     elif facts.slots_per_rank > 1:
         others = facts.slots_per_rank - 1
         top += np.partition(tokens, others - 1, axis=2)[:, :, :others].sum(axis=2)
     total = tokens.sum(axis=2)
-    share = np.where(total > 0, total, 1) / facts.ranks
+    share = np.where(total > 0, total, 1) / living
     return np.where(total > 0, np.maximum(1.0, top / share), np.nan)
 
 
-def hottest(tokens: NDArray[np.int64], facts: PoolFacts) -> HotExpert | None:
-    """The expert with the highest load over a rank's fair share in any layer, of the sum over slices; None without load."""
+def hottest(tokens: NDArray[np.int64], facts: PoolFacts, ranks: int | None = None) -> HotExpert | None:
+    """The expert with the highest load over a rank's fair share in any layer, of the sum over slices; None without load.
+
+    ``ranks`` that serve, None = all of the pool.
+    """
     summed = tokens.sum(axis=0)
     total = summed.sum(axis=1)
     if not total.any():
         return None
-    ratio = summed.max(axis=1) * facts.ranks / np.where(total > 0, total, 1)
+    ratio = summed.max(axis=1) * (facts.ranks if ranks is None else ranks) / np.where(total > 0, total, 1)
     layer = int(ratio.argmax())
     return HotExpert(facts.model_layers[layer], int(summed[layer].argmax()), float(ratio[layer]))
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from eplb.decisions import Decision
     from eplb.evacuation import Need
+    from eplb.follow_up import FollowUp
     from eplb.gate import Verdict
     from eplb.planning import Planning
     from eplb.ranks import LiveRanks
@@ -27,10 +28,11 @@ class Membership:
         self._watch, self._evacuation = MembershipWatch(log), Evacuation()
         self.asked: Need | None = None
 
-    def observe(self, ranks: LiveRanks, window: Window, planning: Planning) -> None:
+    def observe(self, ranks: LiveRanks, window: Window, planning: Planning, follow_up: FollowUp) -> None:
         """Take note of what the ranks say, before their frames are read."""
         if self._watch.observe(ranks):
             planning.close()
+            follow_up.drop()
             window.clear("the ranks have loaded another model")
         if ranks.run_id is not None:
             window.set_members(ranks.run_id, ranks.members)

@@ -17,6 +17,7 @@ from eplb.evacuation import urgent_material
 from eplb.history import History
 from eplb.migration import make_plan
 from eplb.migration.duration import Links, predicted_seconds
+from eplb.movement import ROLLBACK
 from eplb.planner import HELD_OUT_PARTS, PlanRequest, PlanResult
 from eplb.price import Worth, price_phases, worth_of
 from eplb.states import Answer
@@ -131,8 +132,9 @@ class Planning:
                 effort=settings.effort,
                 seed=settings.seed,
                 phases=None if urgent else view.phases[served],
-                barred=gains.left_since(barred_ms) if gate.thrash_intervals else (),
-                enough_ratio=balanced_ratio(view, facts, served, gate.target_excess),
+                # What membership asks for is a change of ranks, not of load: nothing that guards balance holds an expert back.
+                barred=gains.left_since(barred_ms) if gate.thrash_intervals and need is None else (),
+                enough_ratio=None if need else balanced_ratio(view, facts, served, gate.target_excess),
                 min_gain_shares=gate.min_gain_shares,
             )
         )
@@ -141,7 +143,7 @@ class Planning:
         """What the solver has said by now, as facts for the gate; None = nothing yet, or nothing was asked."""
         result = self._solver.poll()
         if result is None:
-            return None
+            return self._overtaken(ranks)
         base, rows = self._base, ranks.rows
         if not isinstance(result, PlanResult) or base is None or rows is None:
             return _failed(result)
@@ -162,6 +164,15 @@ class Planning:
         base_is_live = bool(np.array_equal(base, rows))
         return Answer(made[0], made[1] if len(made) > 1 else None, base_is_live=base_is_live)
 
+    def _overtaken(self, ranks: LiveRanks) -> Answer | None:
+        """The end of a solve whose live map is gone: what follows, such as the plan for a lost rank, must not wait for it."""
+        base, rows = self._base, ranks.rows
+        if not self._solver.busy or base is None or rows is None or np.array_equal(base, rows):
+            return None
+        self.close()
+        self._solver.warm()
+        return Answer(base_is_live=False)
+
     def priced(self, answer: Answer, views: Sequence[tuple[int, WindowView]], gains: Gains) -> Answer:
         """The answer with what its plan saves and asks in time, by the steps in the views of each phase."""
         plan, gate = answer.plan, self._config.gate
@@ -171,7 +182,7 @@ class Planning:
         link = migration.node_link_bytes_per_s if self._facts.nodes == 1 else migration.link_bytes_per_s
         worth = worth_of(
             plan.falls,
-            price_phases(views, self._facts.ranks, gate.price_us_per_token),
+            price_phases(views, gate.price_us_per_token),
             exposed_share=gate.exposed_share,
             stall_s=plan.busiest_moves * each / link,
             slowdown_s=plan.bytes * gains.slowdown_s_per_byte,
@@ -196,6 +207,7 @@ class Planning:
                 shares=shares,
                 base_shares=ranks.shares,
                 wave_slots=self._config.wave_slots(),
+                reasons=((ROLLBACK, "puts the map before the last plan back"),),
             )
         except PlanError:
             return None

@@ -9,7 +9,6 @@ import structlog
 
 from collectors.facts import Phase
 from eplb import alert
-from eplb.agent.refusal import Code as RefusalCode
 from eplb.assess import Assessment, assess
 from eplb.controller import abandoned, decide
 from eplb.decisions import Code, Decision
@@ -30,11 +29,11 @@ from eplb.memory import PoolMemory
 from eplb.migration import Actuator, observe, read_desired
 from eplb.migration.pace import Pacer, PaceRules
 from eplb.migration.status import State as Migration
-from eplb.migration.status import serves_plan
+from eplb.movement import movement_of
 from eplb.planning import Planning
 from eplb.ranks import LiveRanks
 from eplb.snapshots import Known, nothing_known, snapshot_of
-from eplb.states import Action, Inputs, Movement, Name, State, Step
+from eplb.states import Action, Inputs, Name, State, Step
 from eplb.store.control import set_paused
 from eplb.trust import Trust
 from eplb.window import Window
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from eplb.decisions import PlanFacts
     from eplb.ports import Ports
     from eplb.snapshot import PoolSnapshot
+    from eplb.states import Movement
     from eplb.window import WindowView
 
 CYCLES_BEFORE_LEADING = 2
@@ -93,6 +93,7 @@ class Pool:
         self._known_digest = 0
         self._follow_up = FollowUp(self.facts, config)
         self._alert = alert.AlertState()
+        self._well_s = self._clock()
         self._last: PoolSnapshot | None = None
 
     # --- one cycle ------------------------------------------------------------------------------------------------
@@ -102,6 +103,7 @@ class Pool:
         self._cycles += 1
         try:
             snapshot = self._cycle()
+            self._well_s = self._clock()
         except StoreFenced as error:
             self._lease.step_down()
             snapshot = self._blind(Code.STANDBY, str(error), store_up=True)
@@ -193,7 +195,7 @@ class Pool:
 
     def _read_frames(self, ranks: LiveRanks) -> None:
         rows, digests = ranks.rows, ranks.layer_digests
-        self._membership.observe(ranks, self._window, self._planning)
+        self._membership.observe(ranks, self._window, self._planning, self._follow_up)
         if rows is not None and digests is not None and ranks.live_digest != self._known_digest:
             self._known_digest = ranks.live_digest
             try:
@@ -279,27 +281,9 @@ class Pool:
         return None
 
     def _movement(self, known: Known) -> Movement:
-        status = known.status
-        ours, asked = self._state.plan, known.desired.plan
-        moving = self._state.name is Name.MOVING and status.state is Migration.IDLE
-        if (
-            moving
-            and asked is not None
-            and (ours is None or ours.plan_id == asked.plan_id)
-            and serves_plan(self.facts, asked, known.ranks.records)
-        ):
-            # The answer to our last write was lost, but the write itself was not.
-            return Movement(str(Migration.ALL_LIVE), "all ranks serve the plan")
-        codes = {code for _, code, _ in status.refusals}
-        sentence = "; ".join(filter(None, (status.sentence, self._pacer.pace.sentence)))
-        return Movement(
-            str(status.state),
-            sentence,
-            term_refused=codes == {str(RefusalCode.OLD_TERM)},
-            place=(status.state, status.offer, status.layers_live, status.waiting),
-            waiting=status.waiting,
-            delegated=self.config.migration.profile == "delegated",
-        )
+        delegated = self.config.migration.profile == "delegated"
+        paced = self._pacer.pace.sentence
+        return movement_of(self.facts, self._state, known, paced=paced, delegated=delegated)
 
     # --- act ------------------------------------------------------------------------------------------------------
 
@@ -309,6 +293,9 @@ class Pool:
             self._perform(outcome, known)
         except (PlanError, FileError) as error:
             self._planning.forget()
+            if outcome.action in (Action.ROLL_BACK, Action.ROLL_BACK_AND_PAUSE):
+                # There is no way back: what is read back wrong is then withdrawn like any other.
+                self._follow_up.forget()
             if known.status.state is Migration.WAVE_LIVE and self._lease.term is not None:
                 self._actuator.withdraw(
                     known.desired, known.ranks.records, term=self._lease.term, now_ms=known.now_ms
@@ -385,8 +372,14 @@ class Pool:
             map_version=last.map_version,
         )
         self._journal.tell(decision)
-        leader = self._lease.term is not None
-        return replace(last, leader=leader, store_up=store_up, decision=decision.as_dict())
+        leader, rebalance = self._lease.term is not None, last.rebalance
+        if code is Code.CYCLE_FAILED:
+            # The controller's own watchdog sees nothing of cycles that end before it is asked.
+            failing_s = self._clock() - self._well_s - self.config.gate.progress_s
+            rebalance = replace(rebalance, stalled_s=max(rebalance.stalled_s, failing_s))
+        return replace(
+            last, leader=leader, store_up=store_up, decision=decision.as_dict(), rebalance=rebalance
+        )
 
     def _watch(self, snapshot: PoolSnapshot) -> PoolSnapshot:
         """Judge the alert's condition and log its one event when it changes."""

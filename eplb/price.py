@@ -31,6 +31,9 @@ OUTLIER = 4.0
 
 REFITS = 3
 
+ANY_PHASE = -1
+"""A slice of several phases: an interval of the window, which is a sum over steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepFit:
@@ -158,25 +161,26 @@ def _near(residual: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.asarray(np.abs(residual - middle) <= OUTLIER * scale + 1e-9, dtype=np.bool_)
 
 
-def step_cost(view: WindowView, ranks: int) -> NDArray[np.float64]:
-    """Sum over layers of the tokens on the most loaded rank, float64 [slices]; layers without load count nothing."""
-    tokens = view.tokens.sum(axis=2) / ranks
+def step_cost(view: WindowView) -> NDArray[np.float64]:
+    """Sum over layers of the tokens on the most loaded rank, float64 [slices]; layers without load count nothing.
+
+    Ratios are over the members of a slice's own life; of one with other members the cost is not known, NaN.
+    """
+    tokens = view.tokens.sum(axis=2) / len(view.members)
     busiest = np.where(tokens > 0, np.nan_to_num(view.ratio) * tokens, 0.0)
-    return np.asarray(np.cumsum(busiest, axis=1)[:, -1], dtype=np.float64)
+    return np.where(view.same_members, np.cumsum(busiest, axis=1)[:, -1], np.nan)
 
 
-def price_phases(
-    views: Sequence[tuple[int, WindowView]], ranks: int, configured_us_per_token: float | None
-) -> Pricing:
+def price_phases(views: Sequence[tuple[int, WindowView]], configured_us_per_token: float | None) -> Pricing:
     """The price of a token in every phase, from its own steps; a configured price stands in where steps have none.
 
-    ``views``: (phase, view of that phase alone).
+    ``views``: (phase, view of that phase alone). A window of intervals has no step to fit: with a configured price its falls count an interval at a time.
     """
     phases: dict[int, PhasePrice] = {}
     reasons: list[str] = []
     source = ""
     for phase, view in views:
-        fit = fit_step_time(step_cost(view, ranks), view.step_us_by_slice)
+        fit = fit_step_time(step_cost(view), view.step_us_by_slice)
         steps_per_s = view.steps / view.span_s if view.span_s > 0.0 else 0.0
         if isinstance(fit, StepFit):
             phases[phase], source = PhasePrice(fit.us_per_token, steps_per_s), source or "fitted"
@@ -184,6 +188,9 @@ def price_phases(
             phases[phase], source = PhasePrice(configured_us_per_token, steps_per_s), "configured"
         else:
             reasons.append(fit.sentence)
+    if configured_us_per_token is not None and not any(view.run_ids.any() for _, view in views):
+        per_s = max((view.slices / view.span_s for _, view in views if view.span_s > 0.0), default=0.0)
+        phases[ANY_PHASE] = PhasePrice(configured_us_per_token, per_s)
     return Pricing(phases, source, "; ".join(dict.fromkeys(reasons)))
 
 

@@ -132,6 +132,7 @@ class Movement:
     ``state``: idle, moving, in_doubt, wave_live, all_live, refused, expired or unverified.
     ``term_refused``: the only reason of a refusal is that the offer carries a former leader's term. ``place`` changes with every progress, ``waiting`` are
     the ranks that it waits for. ``delegated``: the engine moves by itself, so that a failed read-back can be taken back only by a plan.
+    ``going_back``: the plan that is asked for puts an earlier map back.
     """
 
     state: str = "idle"
@@ -140,6 +141,7 @@ class Movement:
     place: tuple[object, ...] = ()
     waiting: tuple[int, ...] = ()
     delegated: bool = False
+    going_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.shares import even_shares
+from eplb.price import ANY_PHASE
 from eplb.rollback import mean_by_slice, standard_error
 from eplb.thrash import without_returns
 from placement import Placement, evaluate, improve_shares
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from placement import LoadTrace, SharesChange, Topology
 
 THRASH = "thrash"
-ANY_PHASE = -1
 
 
 @dataclass(frozen=True, slots=True)

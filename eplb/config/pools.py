@@ -24,6 +24,7 @@ from eplb.config.sections import (
 from eplb.errors import PlanError
 from eplb.formats.layers import MOST_LAYERS
 from eplb.migration.memory import check_headroom, memory_estimate
+from eplb.migration.status import GRACE_S
 from eplb.migration.waves import wave_slots
 
 if TYPE_CHECKING:
@@ -137,6 +138,11 @@ class PoolConfig(Section):
             self.facts()
         except FactsError as error:
             raise ValueError(str(error)) from error
+        if self.gate.progress_s < self.migration.offer_expires_s + GRACE_S:
+            raise ValueError(
+                f"gate.progress_s {self.gate.progress_s:g} is below the {self.migration.offer_expires_s + GRACE_S:g} s that an offer may "
+                "take (migration.offer_expires_s and the grace), so that a sound wave would be called stalled; raise progress_s"
+            )
         if self.topology.slots_per_rank > self.model.experts:
             raise ValueError(
                 f"slots_per_rank {self.topology.slots_per_rank} is more than the {self.model.experts} experts, and no "

@@ -205,7 +205,7 @@ class GateConfig(Section):
     thrash_intervals: int = Field(default=3, ge=0)
     """No expert comes back to a rank that it left within so many intervals between plans; 0 = it may."""
     least_delivered: float = Field(default=0.1, ge=0, le=1)
-    """A plan that surely brought less than this share of its promise is taken back. Above it the promise of the next plans is corrected."""
+    """A plan that surely brought less than this share of its promise, and nothing for sure, is taken back. Else the promise of the next plans is corrected."""
     progress_s: float = Field(default=120.0, gt=0)
     """A plan in flight that stands still for this long is stalled: twice the life of an offer."""
     solver_failures: int = Field(default=3, ge=1)
@@ -245,7 +245,8 @@ class MigrationConfig(Section):
 
     profile: Literal["staged", "delegated"] = "staged"
     """Who moves the weights, as the ranks' agents are told too: staged = the agent, into staging, until the vote can stop it; delegated = the engine
-    itself, after the vote, so that a failed read-back is answered by a plan back to the map before, and a pause."""
+    itself, after the vote, so that a failed read-back cannot be stopped: the pool is paused, and a plan back to the map before is tried, which ranks that are
+    stuck refuse until they are restarted."""
     gate_steps: int = Field(default=20, ge=20)
     """Group forwards between two headers of rank 0. 20 keeps the cost of the broadcast below 0.1 % of a step."""
     offer_expires_s: float = Field(default=60.0, gt=0)

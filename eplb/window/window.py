@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.facts import Frame, Kind, Phase, PoolFacts
+from eplb.agent.header import MAX_TERM
 from eplb.errors import WindowError
 from eplb.window.admission import Admission, Refused
 from eplb.window.intervals import Intervals
@@ -246,7 +247,9 @@ class Window:
             self._live_digest, self._stride = header.live_digest, header.stride
         self._newest_ms = max(self._newest_ms, time_ms)
         self._seen_ms[header.rank] = max(int(self._seen_ms[header.rank]), time_ms)
-        self.term_seen = max(self.term_seen, header.term_seen)
+        if header.term_seen <= MAX_TERM:
+            # No rank follows a higher one: a leader that took it for the newest would lock the pool for good.
+            self.term_seen = max(self.term_seen, header.term_seen)
         self.maps.note_whole(frame.layer_digests)
         in_window = time_ms >= self._newest_ms - self._window_ms
         if grown is not None and in_window:

@@ -259,6 +259,7 @@ def test_more_slots_on_a_rank_than_experts_are_refused(write):
         ({"model": {"experts": 32, "top_k": 4, "moe_layers": "8-3"}}, "is empty or ends above"),
         ({"model": {"experts": 32, "top_k": 4, "moe_layers": "three"}}, "write 3-60"),
         ({"window": {"window_s": 4}}, "is shorter than cycle_s"),
+        ({"migration": {"offer_expires_s": 300}}, "progress_s 120 is below the 310 s that an offer may take"),
     ],
 )
 def test_settings_of_a_pool_that_contradict_each_other_are_refused(write, change, message):

@@ -436,6 +436,28 @@ def test_settling_ends_with_the_cooldown_when_traffic_stops():
     assert (outcome.state.name, outcome.decision.code) == (Name.OBSERVING, Code.SETTLED)
 
 
+def test_settling_on_a_former_leaders_plan_waits_for_no_slices():
+    """Nothing can be compared with a map before that this process never saw; the reason given is that one."""
+    state = State(name=Name.SETTLING, rest=Rest(cooldown_until_ms=BASE.time_ms + 60_000))
+    outcome = decide(state, BASE, SETTINGS)
+    assert (outcome.state.name, outcome.decision.code) == (Name.OBSERVING, Code.SETTLED)
+    assert "former leader's" in outcome.decision.sentence
+
+
+def test_a_plan_is_not_offered_where_something_was_found_against_it_meanwhile():
+    """The store may evict, or a rank is stuck, since the solver was asked: the same reason as before planning."""
+    problem = refuse(Code.RANKS_STUCK, "ranks 2 are stuck", "a restart of these ranks")
+    outcome = decide(State(name=Name.PLANNING), replace(BASE, answer=Answer(PLAN), problem=problem), SETTINGS)
+    assert (outcome.state.name, outcome.action) == (Name.OBSERVING, Action.NONE)
+    assert outcome.decision.code is Code.RANKS_STUCK
+
+
+def test_a_solve_that_was_overtaken_costs_no_cooldown():
+    """The live map changed under it, so the next cycle may plan anew."""
+    outcome = decide(State(name=Name.PLANNING), replace(BASE, answer=Answer(base_is_live=False)), SETTINGS)
+    assert (outcome.decision.code, outcome.state.rest) == (Code.PLAN_STALE, Rest())
+
+
 def test_every_state_has_a_way_to_hold_or_leave():
     """Each state of the table can be reached and left."""
     befores = {before for before, _ in TRANSITIONS}
@@ -464,6 +486,41 @@ def test_pln_05_a_silent_rank_is_named_within_two_intervals_and_the_countdown_ne
     assert not any(ranks for _, _, ranks in codes[120:])
     assert Code.PLANNING in {code for _, code, _ in codes[123:]}
     assert min(countdown) == 0.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(replace(PLAN, worth=Worth())),
+        Answer(None, code=Code.NEEDS_STAGING, sentence="layer 3 needs 2 staging slots"),
+    ],
+)
+def test_a_pool_that_wants_plans_and_can_move_none_of_them_says_that_nothing_moves(answer):
+    """Nobody knows the price, or staging is too small: each plan is refused, and an alert fires; between plans the reason is named."""
+    state, codes, sentences = State(name=Name.OBSERVING), [], []
+    for number in range(200):
+        given = answer if state.name is Name.PLANNING else None
+        step = decide(state, replace(BASE, answer=given, time_ms=BASE.time_ms + 5_000 * number), PATIENT)
+        state = step.state
+        codes.append(step.decision.code)
+        sentences.append(step.decision.sentence)
+    refused = Code.NO_PRICE if answer.plan else Code.NEEDS_STAGING
+    assert refused in codes
+    assert codes.index(Code.NO_PROGRESS) * 5 >= 2 * PATIENT.interval_s
+    assert any(f"of the cooldown are left, which follows {refused}" in said for said in sentences)
+
+
+def test_an_idle_pool_is_not_alarmed_for_what_it_wanted_in_the_evening():
+    """An offer expired and then the traffic stopped: without load no placement is wanted."""
+    expired = decide(State(name=Name.MOVING, plan=PLAN), moved("expired"), PATIENT).state
+    assert expired.progress.wanted_ms is not None
+    night = replace(BASE, assessment=replace(SEEN, slices=0, tokens=0))
+    state, codes = expired, []
+    for number in range(1, 1000):
+        step = decide(state, replace(night, time_ms=BASE.time_ms + 5_000 * number), PATIENT)
+        state = step.state
+        codes.append(step.decision.code)
+    assert set(codes) == {Code.COOLDOWN, Code.NOT_ENOUGH_DATA}
 
 
 def test_mig_12_an_unverified_plan_is_said_and_so_is_one_without_effect():
@@ -499,11 +556,34 @@ def test_a_plan_that_did_not_deliver_is_kept_where_somebody_said_so(mode, paused
     assert step.decision.sentence.endswith(f"it is not taken back, because {why}")
 
 
+def test_a_small_gain_that_is_sure_is_kept_though_far_less_than_promised():
+    """0.03 of 0.7: going back would cost as many moves again and lose it; it is said all the same."""
+    state = State(name=Name.SETTLING, plan=PLAN)
+    little = Realised(gain=0.03, error=0.005, observed_ratio=1.22, slices=40)
+    kept = decide(state, replace(BASE, realised=little, rollback=BACK), SETTINGS)
+    assert (kept.action, kept.decision.code) == (Action.NONE, Code.GAIN_MISSED)
+    assert "not taken back" in kept.decision.sentence
+    unsure = decide(state, replace(BASE, realised=replace(little, error=0.016), rollback=BACK), SETTINGS)
+    assert unsure.action is Action.ROLL_BACK
+
+
 def test_a_rollback_that_fails_is_not_rolled_back():
     """A second unverified read-back withdraws and pauses."""
     state = State(name=Name.MOVING, plan=BACK)
     step = decide(state, replace(delegated("unverified", "rank 1"), rollback=BACK), SETTINGS)
     assert step.action is Action.WITHDRAW_AND_PAUSE
+
+
+def test_a_new_leader_ends_a_rollback_that_the_old_one_began_paused_or_not():
+    """Half of the map is back and half is not: a pause would leave it so, and nothing is to be measured afterwards."""
+    live = Movement("wave_live", "all ranks serve wave 1 of 2", going_back=True)
+    adopted = State(name=Name.MOVING)
+    on = decide(adopted, replace(BASE, movement=live, paused=True), SETTINGS)
+    assert on.action is Action.OFFER_NEXT
+    forward = replace(live, going_back=False)
+    assert decide(adopted, replace(BASE, movement=forward, paused=True), SETTINGS).action is Action.NONE
+    end = decide(on.state, replace(BASE, movement=replace(live, state="all_live")), SETTINGS)
+    assert (end.state.name, end.decision.code) == (Name.OBSERVING, Code.ROLLED_BACK)
 
 
 def test_a_new_plan_waits_for_the_minimum_interval_although_the_cooldown_is_over():

@@ -81,6 +81,8 @@ def test_a_rank_that_is_back_outweighs_the_trigger_and_nothing_else():
     balanced = refuse(Code.BALANCED, "recoverable excess 0.03 is below the target", "more")
     thin = refuse(Code.NOT_ENOUGH_DATA, "3 slices", "time")
     assert asked_for(BACK, balanced).code is Code.RANK_BACK
+    hot = refuse(Code.INDIVISIBLE_HOT_EXPERT, "expert 17 is hotter than a fair share", "more slots")
+    assert asked_for(BACK, hot).code is Code.RANK_BACK, "it stands empty all the same"
     assert not asked_for(BACK, thin).passed
     assert asked_for(None, balanced) is balanced
     outcome = decide(OBSERVING, replace(BASE, assessment=BALANCED, need=BACK), SETTINGS)
@@ -101,6 +103,14 @@ def test_a_need_ends_with_a_plan_that_is_live_or_has_nothing_to_move_and_comes_a
     assert evacuation.need(ranks, asked.time_ms + 99_000) is None
     again = read(records_of(79, (1, 2), reduced()))
     assert evacuation.need(again, asked.time_ms + 99_000).code is Code.RANK_LOST, "another life, another loss"
+
+
+def test_a_store_clock_that_steps_back_does_not_hold_up_a_lost_rank():
+    evacuation = Evacuation()
+    ranks = read({**records_of(77, ALL), **records_of(78, LIVING, reduced())})
+    evacuation.note(decide(OBSERVING, replace(BASE, need=LOST), SETTINGS).decision, ranks)
+    assert evacuation.need(ranks, BASE.time_ms + 5_000) is None
+    assert evacuation.need(ranks, BASE.time_ms - 3_600_000).code is Code.RANK_LOST
 
 
 def test_a_member_without_any_expert_is_what_came_back():

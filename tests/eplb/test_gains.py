@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eplb.gains import (
+    KEPT_MS,
     LEAST_CORRECTION,
     MOST_CORRECTION,
     MOST_OUTCOMES,
@@ -93,6 +94,16 @@ def test_the_half_life_is_the_median_and_plans_put_back_do_not_count():
     assert gains.half_life_s == 600.0
 
 
+def test_a_plan_of_another_day_counts_no_more():
+    """Promises that were kept badly yesterday, and gains that faded in minutes, do not close the gate today."""
+    bad = Outcome("a", 1000, 0.2, 0.02, half_life_s=60.0)
+    gains = Gains().with_outcome(bad).with_outcome(Outcome("b", 5000, 0.2, 0.02, half_life_s=60.0))
+    assert gains.recent(KEPT_MS + 999) is gains
+    assert [outcome.plan_id for outcome in gains.recent(KEPT_MS + 1000).outcomes] == ["b"]
+    later = gains.recent(KEPT_MS + 5000)
+    assert (later.correction, later.half_life_s) == (1.0, math.inf)
+
+
 def test_slowdown_is_counted_by_byte():
     """4 s for 2 GB and nothing for 2 GB are 1 s for each GB."""
     gains = (
@@ -130,6 +141,8 @@ def test_a_new_leader_reads_the_record_back_from_the_log():
         b'{"outcome":{"plan_id":',
         b'{"outcome":{"plan_id":"x"}}',
         b'{"departed":{"places":[[1]]}}',
+        b'{"departed":{"places":[],"applied_ms":Infinity}}',
+        b'{"outcome":{' + b'"a":{' * 100_000,
         b"\xff",
     ]
     assert read_gains(log) == Gains((news,), (gone,))

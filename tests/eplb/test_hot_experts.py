@@ -48,6 +48,14 @@ def test_pln_04_a_dominant_expert_leaves_nothing_to_move():
     assert (hot.layer, hot.expert, hot.load_ratio) == (3, 0, 1.5)
 
 
+def test_a_fair_share_is_that_of_the_ranks_that_serve():
+    """A rank of three is lost: what binds is what binds in a pool of two."""
+    tokens = np.array([[[90, 10, 10, 10]]], dtype=np.int64)
+    three, two = facts_of(3, 2, 4), facts_of(2, 2, 4)
+    assert least_ratio(tokens, three, 2) == least_ratio(tokens, two) != least_ratio(tokens, three)
+    assert hottest(tokens, three, 2) == hottest(tokens, two) != hottest(tokens, three)
+
+
 def test_without_load_there_is_nothing_to_say():
     """Zero is not missing."""
     none = np.zeros((2, 1, 4), dtype=np.int64)

@@ -1,13 +1,27 @@
 """Rules of the price: what a measured line says, when it says nothing, and what pays."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from agent_crew import FACTS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eplb.price import NoFit, PhasePrice, Pricing, StepFit, Worth, fit_step_time, worth_of
+from eplb.price import (
+    ANY_PHASE,
+    NoFit,
+    PhasePrice,
+    Pricing,
+    StepFit,
+    Worth,
+    fit_step_time,
+    price_phases,
+    step_cost,
+    worth_of,
+)
+from eplb.window import Window
 
 TIMES = st.floats(1e-3, 1e6)
 
@@ -78,6 +92,39 @@ def test_phases_are_priced_each_for_itself():
     pricing = Pricing({0: PhasePrice(1.0, 1.0), 1: PhasePrice(10.0, 2.0)}, "fitted")
     both = worth_of([(0, 50.0), (1, -1.0), (2, 999.0)], pricing, exposed_share=1.0, stall_s=0, slowdown_s=0)
     assert both.saved_us_per_s == pytest.approx(50.0 - 20.0)
+
+
+def view_of(slices, *, run_id, members=(0, 1, 2, 3), same=True):
+    """A view of equal slices, 96 tokens a layer, with twice the mean on the costliest rank."""
+    empty = Window(FACTS).view(1_000_000)
+    return replace(
+        empty,
+        tokens=np.full((slices, FACTS.layers, FACTS.experts), 96 // FACTS.experts, dtype=np.int64),
+        ratio=np.full((slices, FACTS.layers), 2.0),
+        run_ids=np.full(slices, run_id, dtype=np.uint64),
+        group_steps=np.arange(slices),
+        step_us_by_slice=np.full(slices, np.nan),
+        members=members,
+        same_members=np.full(slices, same),
+        steps=600,
+        span_s=30.0,
+    )
+
+
+def test_a_configured_price_counts_intervals_where_no_step_was_sampled():
+    """6 intervals in 30 s, 1000 tokens less in each, 2 us a token: 400 us a second; without a price there is none."""
+    pricing = price_phases([(1, view_of(6, run_id=0))], 2.0)
+    worth = worth_of([(ANY_PHASE, 1000.0)], pricing, exposed_share=1.0, stall_s=0.0, slowdown_s=0.0)
+    assert worth.saved_us_per_s == pytest.approx(400.0)
+    assert ANY_PHASE not in price_phases([(1, view_of(6, run_id=0))], None).phases
+    assert ANY_PHASE not in price_phases([(1, view_of(6, run_id=5))], 2.0).phases
+
+
+def test_the_cost_of_a_step_is_that_of_its_members():
+    """Ratios are over the members of a step's life: 2 x 96 / 3 tokens in each layer; with other members it is not known."""
+    lost = view_of(4, run_id=5, members=(0, 1, 2))
+    assert step_cost(lost) == pytest.approx(np.full(4, FACTS.layers * 64.0))
+    assert np.isnan(step_cost(replace(lost, same_members=np.zeros(4, dtype=np.bool_)))).all()
 
 
 def test_without_a_price_a_plan_never_pays():

@@ -1,9 +1,13 @@
 """Rules of the watchdog: what counts as progress, what is said when there is none, and when it is over."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loop_world import Loop
 
+from eplb.decisions import Code
+from eplb.errors import StoreError
 from eplb.watchdog import Patience, Progress, Seen, observe
 
 PATIENCE = Patience(moving_s=100.0, wanted_s=300.0, solver_failures=3)
@@ -100,3 +104,22 @@ def test_many_ranks_are_counted_not_listed(count):
     last = play(moving(0, waiting=tuple(range(count))), moving(100, waiting=tuple(range(count))))[-1]
     assert last.sentence.endswith(f"ranks 0, 1, 2, 3, 4, 5, 6, 7 and {count - 8} more")
     assert len(last.ranks) == count
+
+
+def test_cycles_that_fail_for_long_are_a_stall_too():
+    """A leader that renews its lease and comes no further would block its pool in silence."""
+    loop, load = Loop([[0, 1], [2, 3]], ranks=2, experts=4, progress_s=70.0), np.full(4, 30.0)
+    loop.serve(load, 5)
+    health = loop.store.health
+
+    def refuses():
+        raise StoreError("the store refuses INFO")
+
+    loop.store.health = refuses
+    assert {decision["code"] for decision in loop.serve(load, 14)} == {Code.CYCLE_FAILED}
+    assert loop.snapshots[-1].rebalance.stalled_s == 0.0
+    loop.serve(load, 2)
+    assert loop.snapshots[-1].rebalance.stalled_s == pytest.approx(10.0)
+    loop.store.health = health
+    assert loop.cycle(load)["code"] != Code.CYCLE_FAILED
+    assert loop.snapshots[-1].rebalance.stalled_s == 0.0

@@ -11,6 +11,7 @@ from window_world import World, deliver, facts_of
 from collectors.digests import layer_map_digests
 from collectors.facts import Kind, Phase, PoolFacts
 from collectors.frame import decode_frame
+from eplb.agent.header import MAX_TERM
 from eplb.errors import ConfigError, WindowError
 from eplb.window import Window, check_size
 
@@ -407,3 +408,17 @@ def test_memory_for_open_steps_and_lives_is_bounded():
     assert window.counters["incomplete"] == 400 - 256
     assert len(window._lives._lives) <= 4
     assert window.counters["restarts"] == 9
+
+
+def test_a_term_that_no_rank_follows_is_not_the_newest():
+    """One forged frame must not make a leader take a term that all ranks refuse, for that would lock the pool for good."""
+    world = World(facts_of(), Kind.ROUTED)
+    window = Window(world.facts, world.kind)
+    world.serve()
+    for rank in range(world.facts.ranks):
+        world.publish(rank)
+    frame = decode_frame(world.sent[0].payload)
+    for number, term in enumerate((7, MAX_TERM, MAX_TERM + 1, (1 << 64) - 1)):
+        header = replace(frame.header, term_seen=term, seq=frame.header.seq + number)
+        window.ingest(world.time_ms, 0, replace(frame, header=header))
+    assert window.term_seen == MAX_TERM

@@ -1,0 +1,79 @@
+"""What the solver is asked for in the cases where membership, and not balance, wants a plan."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from agent_crew import FACTS
+from pool_world import config
+from test_migration_membership import ALL, LIVING, read, records_of, reduced
+
+from eplb.decisions import Code
+from eplb.evacuation import Need
+from eplb.gains import Departure, Gains
+from eplb.migration import Desired
+from eplb.planning import Planning
+from eplb.window import Window
+
+LEFT = ((0, 1, 2), (1, 2, 3))
+GAINS = Gains().with_departure(Departure(995_000, LEFT))
+NEEDS = [
+    Need(Code.RANK_LOST, "rank 0 lost", urgent=True),
+    Need(Code.RANK_BACK, "rank 0 is back", urgent=False),
+]
+
+
+class Waiting:
+    """A solver that never answers: it keeps what it was asked."""
+
+    def __init__(self):
+        self.request, self.busy, self.warmed = None, False, 0
+
+    def start(self, request):
+        self.request, self.busy = request, True
+
+    def warm(self):
+        self.warmed += 1
+
+    def poll(self):
+        return None
+
+    def close(self):
+        self.busy = False
+
+
+@pytest.fixture
+def planning():
+    pool = config().pools[0]
+    assert pool.facts() == replace(FACTS, pool="main", bytes_per_expert=140)
+    return Planning(pool.facts(), pool, Waiting())
+
+
+def ask(planning, ranks, need):
+    planning.ask(Window(FACTS).view(1_000_000), ranks, GAINS, need)
+    return planning._solver.request
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_what_membership_asks_for_is_barred_by_no_earlier_plan_and_not_answered_by_shares_alone(
+    planning, need
+):
+    """An expert may come back to a rank that it left lately, and a rank without experts is not left empty because shares suffice."""
+    balance = ask(planning, read(records_of(77, ALL)), None)
+    assert balance.barred == LEFT
+    assert balance.enough_ratio is not None
+    request = ask(planning, read(records_of(78, LIVING, reduced())), need)
+    assert (request.barred, request.enough_ratio) == ((), None)
+    assert request.dead == {0}
+
+
+def test_a_solve_ends_when_the_live_map_that_it_plans_from_is_gone(planning):
+    """A rank is lost while the solver works: the plan for the survivors does not wait for an answer of no use."""
+    before, after = read(records_of(77, ALL)), read(records_of(78, LIVING, reduced()))
+    ask(planning, before, None)
+    assert planning.answer(before, Desired(), 1_000_000, GAINS) is None
+    answer = planning.answer(after, Desired(), 1_005_000, GAINS)
+    assert (answer.plan, answer.base_is_live) == (None, False)
+    assert not planning.solving
+    assert planning._solver.warmed == 1, "the next request does not wait for imports"
+    assert np.array_equal(ask(planning, after, NEEDS[0]).current, reduced())
