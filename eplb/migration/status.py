@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from eplb.migration.desired import of_one_run
 from eplb.migration.membership import first_of, members_of
 from eplb.migration.plan import last_changes, plan_is_live
-from eplb.protocol import ALL_GUARDS, BUSY, Code, Evidence, observe_wave
+from eplb.protocol import ALL_GUARDS, BUSY, Evidence, observe_wave, weights_in_doubt
 from eplb.protocol import WaveState as State
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ __all__ = ["MigrationStatus", "State", "observe", "serves_plan"]
 GRACE_S = 10.0
 """Ranks count an offer's time from when they first see it, and report every 5 s."""
 
-_GROUP_LOST = frozenset({str(Code.GROUP_FAILED), str(Code.EXPERT_LOST)})
 _HOLDING = frozenset({"staging", "prepared"})
 
 
@@ -101,7 +100,7 @@ def _all_told(facts: PoolFacts, present: dict[int, LiveRecord]) -> bool:
 def in_doubt_of_weights(record: LiveRecord) -> bool:
     """Whether a rank is stuck with weights that failed their read-back; one that only lost its group waits for it to form again."""
     codes = {code for rank, code, _ in record.refusals if rank == record.rank}
-    return record.state == "stuck" and not codes & _GROUP_LOST
+    return weights_in_doubt(record.state, codes)
 
 
 def _serve(records: dict[int, LiveRecord], change: LayerChange) -> bool:

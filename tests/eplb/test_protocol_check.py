@@ -2,10 +2,13 @@
 
 import pytest
 
-from eplb.protocol import ALL_GUARDS
+from eplb.protocol import ALL_GUARDS, Arrived, RankState, weights_in_doubt
 from eplb.protocol.check.controls import CONTROLS, TOGETHER, without
 from eplb.protocol.check.explore import NO_WAY_ON, explore
-from eplb.protocol.check.world import ALL_FAULTS, Bounds
+from eplb.protocol.check.lives import reforms
+from eplb.protocol.check.ranks import Ranks, crashed
+from eplb.protocol.check.rules import broken_rule
+from eplb.protocol.check.world import ALL_FAULTS, SHAPES, Bounds, Cache, Offer, start
 
 
 @pytest.mark.slow
@@ -50,3 +53,36 @@ def test_a_plan_that_cannot_end_is_found():
     finally:
         wave.DUE[wave.WaveState.ALL_LIVE] = kept
     assert found.wrong == NO_WAY_ON
+
+
+def prepared(bounds):
+    """A world in which all ranks hold an offer whose weights have come, and the first has read that it is wanted."""
+    world, shape = start(bounds), SHAPES[bounds.ranks]
+    offer = Offer(1, 0, 1, 1, world.group.run, 0, shape.base, shape.target, shape.target)
+    held = {"state": RankState.PREPARED, "hand": offer, "arrived": Arrived.COMPLETE}
+    ranks = tuple(rank._replace(**held) for rank in world.ranks)
+    return world._replace(ranks=ranks, cache=Cache(offer, 1))
+
+
+def test_a_crash_in_the_vote_leaves_survivors_on_two_maps_and_they_go_on_with_what_their_slots_hold():
+    """Of three ranks one dies, one hears the result and one does not; whatever they form then serves what it holds."""
+    bounds = Bounds(ranks=3, daemons=1, waves=1, crashes=1)
+    world, shape = prepared(bounds), SHAPES[3]
+    gates = Ranks(shape, ALL_GUARDS).gate(world.ranks, world.cache, world.group, world.left)
+    split = [gate.ranks for gate in gates if len({rank.serves for rank in gate.ranks if rank.alive}) == 2]
+    assert len(split) >= 6, "each of three dies, and either survivor may be the one that heard"
+    for ranks in split:
+        lives = list(reforms(shape, bounds.waves, ranks, world.group))
+        assert lives
+        assert [broken_rule(shape, now, life) for _, now, life in lives] == [""] * len(lives)
+
+
+def test_one_that_lost_its_group_is_not_taken_for_one_with_wrong_weights():
+    bounds = Bounds(ranks=2, daemons=1, waves=1)
+    world, ranks = prepared(bounds), Ranks(SHAPES[2], ALL_GUARDS)
+    dead = (crashed(world.ranks[0]), world.ranks[1])
+    (left,) = [gate.ranks[1] for gate in ranks.group_fails(dead, world.group, world.left)]
+    record = ranks.record(ranks.plain(left, 1, world.group), 1, world.group)
+    assert record.state is RankState.STUCK
+    assert not weights_in_doubt(record.state, record.codes)
+    assert weights_in_doubt(RankState.STUCK, frozenset())

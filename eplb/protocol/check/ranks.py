@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eplb.protocol.check.world import EMPTY, WRONG, Rank, Record, own, wire_digests
@@ -19,6 +20,7 @@ STEP, OTHER_STEP = 7, 8
 _POOL = "p"
 _SINGLE = (frozenset(("expired",)), frozenset(("old_term",)))
 _OTHER = frozenset(("other",))
+_GROUP_FAILED = frozenset((str(Code.GROUP_FAILED),))
 
 
 class Gate(NamedTuple):
@@ -263,8 +265,10 @@ class Ranks:
                     yield Gate("switch, a slot deaf", tuple(deaf.values()), less, fault=True)
         if (less := left.spend("crashes")) is not None:
             for number in call.group.members:
-                gone = {**switched, number: crashed(now[number])}
-                yield Gate("crash in the switch", tuple(gone.values()), less, fault=True)
+                for heard in _some([writer for writer in writers if writer != number]):
+                    deaf = {n: self.broken_off(now[n]) for n in writers if n not in heard}
+                    gone = {**switched, **deaf, number: crashed(now[number])}
+                    yield Gate("crash in the switch", tuple(gone.values()), less, fault=True)
 
     def _write(self, number: int, before: Rank, rank: Rank, *, takes: bool = True) -> Rank:
         """Write what is staged into the slots and read it back; ``takes`` False: the slots keep what they held."""
@@ -314,55 +318,20 @@ class Ranks:
         }
         return next((name for name, broken in rules.items() if broken), "")
 
-    # Transfers.
-
-    def transfer_ends(self, ranks: tuple[Rank, ...], group: Group, left: Left) -> Iterator[Gate]:
-        """The transfer that runs ends: well, not at all, or with damage on one rank."""
-        running = [number for number in group.members if ranks[number].alive and ranks[number].transferring]
-        if not running:
-            return
-        whole = all(ranks[number].alive for number in group.members)
-        if whole:
-            yield Gate("transfer ends", self._ended(ranks, running, Arrived.COMPLETE), left)
-        else:
-            yield Gate("transfer breaks", self._ended(ranks, running, Arrived.FAILED), left)
-        less = left.spend("transfers")
-        if less is None or not whole:
-            return
-        yield Gate("transfer fails", self._ended(ranks, running, Arrived.FAILED), less, fault=True)
-        for number in running:
-            if ranks[number].hand is None:
-                continue
-            half = self._ended(ranks, [number], Arrived.FAILED)
-            yield Gate(
-                "transfer ends on some",
-                self._ended(half, [n for n in running if n != number], Arrived.COMPLETE),
-                less,
-                fault=True,
-            )
-            for kind in ("bytes", "layout"):
-                yield Gate(f"{kind} damaged", self._damaged(ranks, running, number, kind), less, fault=True)
-
-    def _damaged(
-        self, ranks: tuple[Rank, ...], running: list[int], number: int, kind: str
-    ) -> tuple[Rank, ...]:
-        refusal = Refusal(Code.WEIGHTS_DIFFER, kind)
-        known = Known(weights_fault=refusal) if kind == "bytes" else Known(probe_fault=refusal)
-        caught = decide_rank(RankState.STAGING, Event.ARRIVED, known=known, guards=self.guards).refusal
-        if caught is not None:
-            return self._ended(ranks, running, Arrived.FAILED)
-        ended = self._ended(ranks, running, Arrived.COMPLETE)
-        return tuple(rank._replace(staged=kind) if n == number else rank for n, rank in enumerate(ended))
-
-    @staticmethod
-    def _ended(ranks: tuple[Rank, ...], which: list[int], how: Arrived) -> tuple[Rank, ...]:
-        def end(rank: Rank) -> Rank:
-            arrived = how if rank.arrived is Arrived.RUNNING else rank.arrived
-            return rank._replace(arrived=arrived, leaving=False)
-
-        return tuple(end(rank) if number in which else rank for number, rank in enumerate(ranks))
-
     # Records and lives.
+
+    def group_fails(self, ranks: tuple[Rank, ...], group: Group, left: Left) -> Iterator[Gate]:
+        """A member hears that its group has lost a rank."""
+        for number in group.members:
+            rank = ranks[number]
+            if rank.alive and rank.state is not RankState.STUCK:
+                after = {**dict(enumerate(ranks)), number: self.broken_off(rank)}
+                yield Gate(f"rank {number} leaves its broken group", tuple(after.values()), left)
+
+    def broken_off(self, rank: Rank) -> Rank:
+        """The rank once a collective of its group has failed."""
+        after = self.take(rank, self.decide(rank, Event.GROUP_FAILED, None, Known()), None)
+        return after._replace(codes=_GROUP_FAILED)
 
     def record(self, rank: Rank, number: int, group: Group) -> Record:
         """What a rank reports now."""
@@ -381,12 +350,18 @@ class Ranks:
             return rank._replace(codes=known)
         if rank.state in (RankState.SERVING, RankState.SWITCHED, RankState.REFUSED):
             return rank._replace(state=RankState.SERVING, about=None, codes=frozenset())
-        return rank._replace(codes=frozenset())
+        return rank._replace(codes=rank.codes & _GROUP_FAILED)
 
 
 def crashed(rank: Rank) -> Rank:
     """A rank that is gone with all that it held; what it had answered is kept for the rule about answered offers."""
     return Rank(holds=(), serves=(), alive=False, closed=rank.closed, served=rank.served)
+
+
+def _some(numbers: list[int]) -> Iterator[frozenset[int]]:
+    """Every choice of these but none at all."""
+    for size in range(len(numbers), 0, -1):
+        yield from map(frozenset, combinations(numbers, size))
 
 
 def _aged(late: bool) -> Known:

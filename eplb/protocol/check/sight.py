@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eplb.protocol.facts import RankState
-from eplb.protocol.wave import WAITS_FOR, Act, ActFacts, Evidence, WaveState, ranks_of_run
+from eplb.protocol.lives import Told, ranks_of_run, serving_run, weights_in_doubt
+from eplb.protocol.wave import WAITS_FOR, Act, ActFacts, Evidence, WaveState
 
 if TYPE_CHECKING:
     from eplb.protocol.check.world import Offer, Record, Row, Store
@@ -13,31 +14,30 @@ if TYPE_CHECKING:
 
 
 class Sight(NamedTuple):
-    """The store as it was read, the records that count, and the rank whose record carries the map."""
+    """The store as it was read, the records that count, the members that they name, and the first if it has reported."""
 
     store: Store
     present: dict[int, Record]
+    members: tuple[int, ...]
     first: int | None
 
     @classmethod
     def of(cls, store: Store, guards: frozenset[str]) -> Sight:
         """Read the store."""
         known = {number: record for number, record in enumerate(store.records) if record is not None}
-        carriers = [(record.run, number) for number, record in known.items() if record.members[0] == number]
-        first = max(carriers)[1] if carriers else None
-        run = None if first is None else known[first].run
+        run = serving_run(
+            Told(record.run, record.members, record.members[0] == number) for number, record in known.items()
+        )
         kept = ranks_of_run({number: record.run for number, record in known.items()}, run, guards=guards)
-        return cls(store, {number: record for number, record in known.items() if number in kept}, first)
+        present = {number: record for number, record in known.items() if number in kept}
+        members = next((record.members for record in present.values()), ())
+        first = members[0] if members and members[0] in present else None
+        return cls(store, present, members, first)
 
     @property
     def head(self) -> Record | None:
         """The record that carries the map."""
         return None if self.first is None else self.present[self.first]
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Ranks of the group as the first one names them."""
-        return () if self.head is None else self.head.members
 
     def evidence(self) -> Evidence:
         """What the tables ask."""
@@ -53,7 +53,7 @@ class Sight(NamedTuple):
             plan_live=len(places) == len(members) > 0 and self._plan_live(offer, tuple(places)),
             switched=tuple(n for n, place in places.items() if place == "target"),
             waiting=tuple(n for n in members if places.get(n) != "target") or (() if members else (0,)),
-            stuck=tuple(n for n in places if self.present[n].state is RankState.STUCK),
+            stuck=tuple(n for n in places if weights_in_doubt(self.present[n].state, self.present[n].codes)),
             lost=tuple(n for n, place in places.items() if place == "other"),
             holding=tuple(n for n, state in here.items() if state is RankState.STAGING),
             refusals=self._refusals(offer),
@@ -84,7 +84,7 @@ class Sight(NamedTuple):
         return ActFacts(
             state=state,
             due=WAITS_FOR.get(act, state),
-            silent=tuple(n for n in self.members if n not in self.present) or (() if self.members else (0,)),
+            silent=tuple(n for n in self.members if n not in self.present) or (() if self.head else (0,)),
             other=tuple(n for n in self.members if n in self.present and self.present[n].digests != served),
             base_is_live=base_is_live,
         )

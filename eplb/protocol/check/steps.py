@@ -9,6 +9,7 @@ from eplb.protocol.check.faults import strays
 from eplb.protocol.check.lives import reforms
 from eplb.protocol.check.ranks import Ranks, crashed
 from eplb.protocol.check.rules import broken_rule
+from eplb.protocol.check.transfers import Transfers
 from eplb.protocol.check.world import SHAPES, Cache, Daemon, Left, Store, start
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Steps:
     def __init__(self, bounds: Bounds, guards: frozenset[str]) -> None:
         self.bounds, self.shape, self.size = bounds, SHAPES[bounds.ranks], bounds.ranks
         self._ranks, self._daemons = Ranks(self.shape, guards), Daemons(self.shape, bounds.waves, guards)
+        self._transfers = Transfers(guards)
         self._parts: list[Any] = []
         self._ids: dict[type, dict[Any, int]] = {}
         self._memo: dict[tuple[object, ...], tuple[_Change, ...]] = {}
@@ -220,9 +222,11 @@ class Steps:
     def _group_steps(self, *keys: int) -> Iterator[_Change]:
         ranks = tuple(self._parts[key] for key in keys[: self.size])
         cache, group, left = (self._parts[key] for key in keys[self.size :])
-        steps = list(self._ranks.transfer_ends(ranks, group, left))
+        steps = list(self._transfers.ends(ranks, group, left))
         if all(ranks[number].alive for number in group.members):
             steps += self._ranks.gate(ranks, cache, group, left)
+        else:
+            steps += self._ranks.group_fails(ranks, group, left)
         for step in steps:
             parts = self._all_ranks(ranks, step.ranks)
             if step.fault:
