@@ -12,7 +12,7 @@ from eplb.agent.hand import APPLY_WAIT_S, Hand, make_room, read_offer
 from eplb.agent.header import UNKNOWN_STEP, Action, Header, encode_header
 from eplb.agent.membership import agree_on_members, stray_slot
 from eplb.agent.mending import mend
-from eplb.agent.offers import offer_digest
+from eplb.agent.offers import offer_digest, unmended_slot
 from eplb.agent.refusal import Code, Refusal, Refusals
 from eplb.agent.registration import Start, register
 from eplb.agent.report import Reporter
@@ -272,6 +272,7 @@ class Agent:
             arrived=arrived,
             failure=failure,
             stray=None if offer is None else stray_slot(self.facts, self.members, offer.changes),
+            unmended=None if offer is None else unmended_slot(self._live, offer.changes),
         )
 
     def _switch(self, hand: Hand, asked: Asked, voted: Transition) -> Switched:

@@ -1,14 +1,17 @@
 """Every state that ranks, daemons, store and faults can reach keeps the rules; without any one guard some rule breaks."""
 
+from dataclasses import replace
+
 import pytest
 
-from eplb.protocol import ALL_GUARDS, Arrived, RankState, weights_in_doubt
+from eplb.protocol import ALL_GUARDS, Arrived, Profile, RankState, weights_in_doubt
 from eplb.protocol.check.controls import CONTROLS, TOGETHER, without
 from eplb.protocol.check.explore import NO_WAY_ON, explore
 from eplb.protocol.check.lives import reforms
 from eplb.protocol.check.ranks import Ranks, crashed
 from eplb.protocol.check.rules import broken_rule
-from eplb.protocol.check.world import ALL_FAULTS, SHAPES, Bounds, Cache, Offer, start
+from eplb.protocol.check.steps import Steps
+from eplb.protocol.check.world import ALL_FAULTS, SHAPES, Bounds, Cache, Offer, own, shape_of, start
 
 
 @pytest.mark.slow
@@ -21,6 +24,40 @@ def test_with_all_guards_every_reachable_state_of_two_ranks_keeps_the_rules_and_
     assert found.complete
     assert found.states > 100_000
     assert found.to_end <= 12
+
+
+def test_an_engine_that_moves_by_itself_keeps_the_rules_and_has_a_way_to_an_end():
+    found = explore(replace(ALL_FAULTS, profile=Profile.DELEGATED), ALL_GUARDS)
+    assert (found.wrong, found.path, found.complete) == ("", (), True)
+    assert found.states > 10_000
+    assert found.to_end <= 12
+
+
+def test_what_an_engine_wrote_wrong_is_mended_by_the_plan_back():
+    """There is a way on which the one wrong slot is written anew, all ranks serve the map before and hold it, and nobody is stuck."""
+    bounds = Bounds(writes=1, profile=Profile.DELEGATED)
+    steps, shape = Steps(bounds, ALL_GUARDS), shape_of(bounds)
+    seen = queue = {steps.start(): None}
+    mended = False
+    while queue and not mended:
+        queue = {step.key: None for key in queue for step in steps.after(key) if step.key not in seen}
+        seen |= queue
+        for key in queue:
+            ranks = [steps.part(part) for part in key[: bounds.ranks]]
+            went_back = steps.part(key[steps.store]).plan
+            mended |= (
+                went_back is not None
+                and went_back.target == (shape.base,) * bounds.waves
+                and not steps.part(key[steps.left]).writes
+                and all(rank.state is not RankState.STUCK for rank in ranks)
+                and all(rank.serves == went_back.target for rank in ranks)
+                and all(
+                    held == own(shape, shape.base, number)
+                    for number, rank in enumerate(ranks)
+                    for held in rank.holds
+                )
+            )
+    assert mended
 
 
 def test_every_guard_has_a_control():

@@ -6,7 +6,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eplb.protocol.check.world import EMPTY, WRONG, Rank, Record, own, wire_digests
-from eplb.protocol.facts import NOTHING_ASKED, Arrived, Asked, Known, RankState
+from eplb.protocol.facts import NOTHING_ASKED, Arrived, Asked, Known, Profile, RankState
+from eplb.protocol.lives import left_broken
 from eplb.protocol.rank import Effect, Event, Transition, decide_rank
 from eplb.protocol.refusals import Code, Refusal
 
@@ -46,8 +47,8 @@ class _Call(NamedTuple):
 class Ranks:
     """Steps of ranks under a set of guards; every decision is the protocol's own."""
 
-    def __init__(self, shape: Shape, guards: frozenset[str]) -> None:
-        self.shape, self.guards = shape, guards
+    def __init__(self, shape: Shape, guards: frozenset[str], profile: Profile = Profile.STAGED) -> None:
+        self.shape, self.guards, self.profile = shape, guards, profile
         self._digests: dict[Row, int] = {}
         self._identities: dict[Offer, int] = {}
 
@@ -79,7 +80,8 @@ class Ranks:
 
     def decide(self, rank: Rank, event: Event, offer: Offer | None, known: Known) -> Transition:
         """What the table says for one rank."""
-        return decide_rank(rank.state, event, self.asked(offer), known, guards=self.guards)
+        asked = self.asked(offer)
+        return decide_rank(rank.state, event, asked, known, guards=self.guards, profile=self.profile)
 
     def take(
         self, rank: Rank, done: Transition, offer: Offer | None, codes: frozenset[str] = frozenset()
@@ -104,7 +106,7 @@ class Ranks:
 
     def settle(self, rank: Rank, *, late: bool) -> Rank:
         """A forward without a gate: the rank looks at its clock, which may say that time is over, and at its transfer."""
-        if rank.hand is None:
+        if rank.hand is None or rank.state is RankState.COMMITTING:
             return rank
         offer = rank.hand
         done = self.decide(rank, Event.TIME_PASSED, offer, _aged(late))
@@ -162,6 +164,8 @@ class Ranks:
         if self.decide(rank, Event.LOOKED, None, aged).refusal is not None:
             return "keep", rank.hand, rank
         rank = rank._replace(term=max(rank.term, cache.term))
+        if rank.state is RankState.COMMITTING:
+            return "keep", rank.hand, rank
         if rank.hand is not None:
             return self._with_hand(rank, cache)
         found = cache.offer
@@ -186,7 +190,12 @@ class Ranks:
         due = self.decide(rank, Event.CALL_DUE, offer, Known(arrived=rank.arrived))
         return ("apply" if Effect.CALL_VOTE in due.effects else "keep"), offer, rank
 
-    def _known(self, rank: Rank, offer: Offer, group: Group, *, late: bool = False) -> Known:
+    def _unmended(self, rank: Rank, number: int, offer: Offer, group: Group) -> Refusal | None:
+        broken = self.record(rank, number, group).broken
+        left = left_broken(broken, dict(enumerate(rank.serves)), {offer.layer: offer.target})
+        return None if left is None else Refusal(Code.STUCK, "a wrong slot is left as it is")
+
+    def _known(self, rank: Rank, offer: Offer, group: Group, *, number: int, late: bool = False) -> Known:
         held = self.asked(rank.hand).digest
         touched = {slot // self.shape.width for slot, expert in enumerate(offer.target) if expert != EMPTY}
         stray = touched - set(group.members)
@@ -208,12 +217,13 @@ class Ranks:
             good_for_s=GOOD_FOR_S,
             arrived=rank.arrived,
             stray=Refusal(Code.NOT_MEMBER, "a slot of no member") if stray else None,
+            unmended=self._unmended(rank, number, offer, group),
         )
 
     def _prepare(self, now: dict[int, Rank], offer: Offer, group: Group) -> dict[int, Rank]:
         said = {
             number: self.decide(
-                now[number], Event.ASKED, offer, self._known(now[number], offer, group)
+                now[number], Event.ASKED, offer, self._known(now[number], offer, group, number=number)
             ).refusal
             for number in group.members
         }
@@ -224,6 +234,8 @@ class Ranks:
             event = Event.SAID_NO if refusal is not None else Event.VOTED_TO_STAGE
             done = self.decide(now[number], event, offer, noes)
             rank = self.take(now[number], done, offer, codes)
+            if Effect.BEGIN_MOVE in done.effects:
+                rank = rank._replace(hand=offer)
             if Effect.BEGIN_TRANSFER in done.effects:
                 rank = rank._replace(hand=offer, arrived=Arrived.RUNNING, staged="")
             after[number] = rank
@@ -232,7 +244,7 @@ class Ranks:
     def _apply(self, now: dict[int, Rank], call: _Call, left: Left) -> Iterator[Gate]:
         said: dict[int, Refusal | None] = {}
         for number in call.group.members:
-            known = self._known(now[number], call.offer, call.group, late=number in call.late)
+            known = self._known(now[number], call.offer, call.group, number=number, late=number in call.late)
             said[number] = self.decide(now[number], Event.CALLED, now[number].hand, known).refusal
         codes = frozenset(str(refusal.code) for refusal in said.values() if refusal is not None)
         noes = Known(noes=tuple(number for number, refusal in said.items() if refusal is not None))
@@ -341,7 +353,7 @@ class Ranks:
             state = RankState.STAGING  # a daemon asks only whether an offer is held
         if state in (RankState.SERVING, RankState.SWITCHED):
             state, about = RankState.SERVING, None
-        return Record(group.run, group.members, state, about, rank.codes, digests, rank.term)
+        return Record(group.run, group.members, state, about, rank.codes, digests, rank.serves, rank.term)
 
     def plain(self, rank: Rank, number: int, group: Group) -> Rank:
         """The same rank without what nobody asks: of a vote, only the first member reports the result."""

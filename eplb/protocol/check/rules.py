@@ -27,7 +27,8 @@ def broken_rule(shape: Shape, ranks: tuple[Rank, ...], group: Group) -> str:
     ]
     if all(rank.alive for rank in members.values()):
         rules.append(("ranks that serve together use two maps", _two_maps))
-        if all(rank.state is not RankState.STUCK for rank in members.values()):
+        # An engine that mends what it wrote wrong serves it until then, and says so.
+        if all(rank.state not in (RankState.STUCK, RankState.COMMITTING) for rank in members.values()):
             rules += [
                 ("a rank serves from a slot whose weights are not what its map says", _unverified),
                 ("tokens go to a rank that has left the group", _gone),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eplb.protocol.check.commits import Commits
 from eplb.protocol.check.daemons import GONE, Daemons
 from eplb.protocol.check.faults import strays
 from eplb.protocol.check.lives import reforms
 from eplb.protocol.check.ranks import Ranks, crashed
 from eplb.protocol.check.rules import broken_rule
 from eplb.protocol.check.transfers import Transfers
-from eplb.protocol.check.world import SHAPES, Cache, Daemon, Left, Store, start
+from eplb.protocol.check.world import Cache, Daemon, Left, Store, shape_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -43,8 +44,10 @@ class Steps:
     """Successors of states. A state is the keys of its ranks, cache, store, daemons, group and what is left, in this order."""
 
     def __init__(self, bounds: Bounds, guards: frozenset[str]) -> None:
-        self.bounds, self.shape, self.size = bounds, SHAPES[bounds.ranks], bounds.ranks
-        self._ranks, self._daemons = Ranks(self.shape, guards), Daemons(self.shape, bounds.waves, guards)
+        self.bounds, self.shape, self.size = bounds, shape_of(bounds), bounds.ranks
+        self._ranks = Ranks(self.shape, guards, bounds.profile)
+        self._daemons = Daemons(self.shape, bounds, guards)
+        self._commits = Commits(self._ranks)
         self._transfers = Transfers(guards)
         self._parts: list[Any] = []
         self._ids: dict[type, dict[Any, int]] = {}
@@ -225,6 +228,7 @@ class Steps:
         steps = list(self._transfers.ends(ranks, group, left))
         if all(ranks[number].alive for number in group.members):
             steps += self._ranks.gate(ranks, cache, group, left)
+            steps += self._commits.ends(ranks, group, left)
         else:
             steps += self._ranks.group_fails(ranks, group, left)
         for step in steps:
