@@ -114,6 +114,20 @@ def test_a_crash_in_the_vote_leaves_survivors_on_two_maps_and_they_go_on_with_wh
         assert [broken_rule(shape, now, life) for _, now, life in lives] == [""] * len(lives)
 
 
+def test_one_that_did_not_hear_a_vote_serves_no_further_step_in_this_life():
+    """The maps of the two differ, and nobody has died: without this rule they would serve together."""
+    bounds = Bounds(ranks=2, daemons=1, waves=1, messages=1)
+    world, shape = prepared(bounds), shape_of(bounds)
+    gates = Ranks(shape, ALL_GUARDS).gate(world.ranks, world.cache, world.group, world.left)
+    split = [gate.ranks for gate in gates if len({rank.serves for rank in gate.ranks}) == 2]
+    assert {tuple(rank.left for rank in ranks) for ranks in split} == {(True, False), (False, True)}
+    for ranks in split:
+        assert broken_rule(shape, ranks, world.group) == ""
+        served_on = tuple(rank._replace(codes=frozenset()) for rank in ranks)
+        assert broken_rule(shape, served_on, world.group) == "ranks that serve together use two maps"
+        assert list(reforms(shape, bounds.waves, ranks, world.group))
+
+
 def test_one_that_lost_its_group_is_not_taken_for_one_with_wrong_weights():
     bounds = Bounds(ranks=2, daemons=1, waves=1)
     world, ranks = prepared(bounds), Ranks(SHAPES[2], ALL_GUARDS)

@@ -275,6 +275,13 @@ class Ranks:
                 deaf = {**switched, number: self._write(number, now[number], after[number], takes=False)}
                 if deaf != switched:
                     yield Gate("switch, a slot deaf", tuple(deaf.values()), less, fault=True)
+        if (less := left.spend("messages")) is not None:
+            for heard in _some(writers):
+                unheard = {n: self.broken_off(now[n]) for n in writers if n not in heard}
+                if unheard:
+                    yield Gate(
+                        "a vote not heard by all", tuple({**switched, **unheard}.values()), less, fault=True
+                    )
         if (less := left.spend("crashes")) is not None:
             for number in call.group.members:
                 for heard in _some([writer for writer in writers if writer != number]):

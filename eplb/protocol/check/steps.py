@@ -90,7 +90,7 @@ class Steps:
         return (
             (store.offer is None or store.offer.pool != 0)
             and all(daemon.write is None for daemon in daemons)
-            and all(rank.alive and rank.hand is None for rank in ranks)
+            and all(rank.alive and not rank.left and rank.hand is None for rank in ranks)
         )
 
     def after(self, state: Key) -> Iterator[Step]:
@@ -226,7 +226,7 @@ class Steps:
         ranks = tuple(self._parts[key] for key in keys[: self.size])
         cache, group, left = (self._parts[key] for key in keys[self.size :])
         steps = list(self._transfers.ends(ranks, group, left))
-        if all(ranks[number].alive for number in group.members):
+        if all(ranks[number].alive and not ranks[number].left for number in group.members):
             steps += self._ranks.gate(ranks, cache, group, left)
             steps += self._commits.ends(ranks, group, left)
         else:

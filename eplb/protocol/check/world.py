@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from eplb.protocol import Arrived, Profile, RankState
+from eplb.protocol import Arrived, Code, Profile, RankState
 
 Row = tuple[int, ...]
 EMPTY, WRONG = -1, -2
@@ -104,6 +104,11 @@ class Rank(NamedTuple):
     term: int = 0
     skewed: bool = False
     served: frozenset[tuple[int, Row]] = frozenset()
+
+    @property
+    def left(self) -> bool:
+        """Whether a collective of its group has failed here, so that it serves no further step in this life."""
+        return self.state is RankState.STUCK and str(Code.GROUP_FAILED) in self.codes
 
     @property
     def transferring(self) -> bool:
