@@ -13,7 +13,7 @@ import numpy as np
 from collectors.digests import layer_map_digest
 from eplb.migration.plan import remaining
 from eplb.migration.waves import merged
-from eplb.protocol import left_broken
+from eplb.protocol import left_broken, weights_in_doubt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from collectors.facts import PoolFacts
     from eplb.agent.wire import LayerChange, LiveRecord, Offer
     from eplb.migration.plan import Plan
+
+
+def in_doubt_of_weights(record: LiveRecord) -> bool:
+    """Whether a rank is stuck with weights that failed their read-back; one that only lost its group waits for it to form again."""
+    codes = {code for rank, code, _ in record.refusals if rank == record.rank}
+    return weights_in_doubt(record.state, codes)
 
 
 def broken_slots(facts: PoolFacts, record: LiveRecord) -> tuple[tuple[int, int], ...]:
@@ -70,7 +76,7 @@ def mending_first(
     Raises:
         PlanStale: a layer serves a map that is nowhere in its chain.
     """
-    layers = {layer for record in records for layer, _ in record.broken}
+    layers = {layer for record in records if in_doubt_of_weights(record) for layer, _ in record.broken}
     first = merged([change for change in remaining(plan, digests) if change.layer in layers])
     rest = tuple(change for change in plan.changes if change.layer not in layers)
     return first, replace(plan, changes=rest)

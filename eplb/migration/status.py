@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eplb.migration.broken import is_mended, routed_digests
+from eplb.migration.broken import in_doubt_of_weights, is_mended, routed_digests
 from eplb.migration.desired import of_one_run
 from eplb.migration.membership import first_of, members_of
 from eplb.migration.plan import last_changes, plan_is_live
-from eplb.protocol import ALL_GUARDS, BUSY, Evidence, observe_wave, weights_in_doubt
+from eplb.protocol import ALL_GUARDS, BUSY, Evidence, observe_wave
 from eplb.protocol import WaveState as State
 
 if TYPE_CHECKING:
@@ -98,12 +98,6 @@ def observe(
 
 def _all_told(facts: PoolFacts, present: dict[int, LiveRecord]) -> bool:
     return set(members_of(facts, present)) <= set(present)
-
-
-def in_doubt_of_weights(record: LiveRecord) -> bool:
-    """Whether a rank is stuck with weights that failed their read-back; one that only lost its group waits for it to form again."""
-    codes = {code for rank, code, _ in record.refusals if rank == record.rank}
-    return weights_in_doubt(record.state, codes)
 
 
 def _serve(records: dict[int, LiveRecord], change: LayerChange) -> bool:

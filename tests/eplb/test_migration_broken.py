@@ -51,9 +51,11 @@ def live(broken):
     return {rank: record(rank, broken=broken.get(rank, ())) for rank in range(FACTS.ranks)}
 
 
-def offered(records, plan=BACK):
+def offered(records, plan=BACK, staging_slots=None):
     written = {}
-    actuator = Actuator(FACTS, lambda term, fields: written.update(fields), offer_expires_s=30.0)
+    actuator = Actuator(
+        FACTS, lambda term, fields: written.update(fields), offer_expires_s=30.0, staging_slots=staging_slots
+    )
     return actuator.begin(plan, Desired(), records, term=1, now_ms=NOW_MS)
 
 
@@ -92,6 +94,14 @@ def test_a_gap_that_no_broken_slot_explains_is_another_map():
     records[2] = replace(record(2, broken=((LAYER, 7),)), broken=())
     with pytest.raises(PlanStale, match="another map than rank 0"):
         offered(records)
+
+
+def test_a_rank_that_is_not_stuck_makes_no_wave_larger_whatever_it_names():
+    records = live({})
+    sizes = {len(offered(records, staging_slots=1).offer.changes)}
+    records[2] = replace(records[2], broken=tuple((layer, 6) for layer in range(FACTS.layers)))
+    sizes.add(len(offered(records, staging_slots=1).offer.changes))
+    assert sizes == {1}
 
 
 def test_places_that_the_pool_does_not_have_explain_nothing():
