@@ -12,7 +12,7 @@ from eplb.agent.hand import APPLY_WAIT_S, Hand, make_room, read_offer
 from eplb.agent.header import UNKNOWN_STEP, Action, Header, encode_header
 from eplb.agent.membership import agree_on_members, stray_slot
 from eplb.agent.mending import mend
-from eplb.agent.offers import offer_digest
+from eplb.agent.offers import offer_digest, unmended_slot
 from eplb.agent.refusal import Code, Refusal, Refusals
 from eplb.agent.registration import Start, register
 from eplb.agent.report import Reporter
@@ -57,6 +57,9 @@ class Agent:
     """Pool ranks of the group by place in it; the first one reads the store and reports the map."""
     table: DigestTable
     """What every expert's weights must be."""
+    in_doubt: bool = False
+    """This rank said yes to a switch and did not hear the result: others may serve the new map, so the engine must form its group
+    anew before the next forward."""
 
     def __init__(
         self,
@@ -150,7 +153,7 @@ class Agent:
         """Take part in the gate if one is due; call it on every rank before every forward, dummy forwards included.
 
         Returns what the engine must take over before the forward, or None. Never raises: a rank that cannot go on takes
-        no further part, keeps its map and reports ``stuck``.
+        no further part, keeps its map and reports ``stuck``; look at ``in_doubt`` before the forward.
         """
         if self._detached:
             return None
@@ -233,7 +236,9 @@ class Agent:
         hand = self._standing.hand
         asked = hand.asked if hand else Asked(key=self._standing.offer_key)
         refusal = self._answer(Event.CALLED, asked, lambda: self._known(asked, header, group_step))
+        self.in_doubt = refusal is None
         refusals = self._gate.vote(refusal)
+        self.in_doubt = False
         if refusal is not None or hand is None:
             self._take(Event.SAID_NO, asked, Known(), said=refusals)
             return None
@@ -272,6 +277,7 @@ class Agent:
             arrived=arrived,
             failure=failure,
             stray=None if offer is None else stray_slot(self.facts, self.members, offer.changes),
+            unmended=None if offer is None else unmended_slot(self._live, offer.changes),
         )
 
     def _switch(self, hand: Hand, asked: Asked, voted: Transition) -> Switched:

@@ -208,7 +208,7 @@ class StoreLink:
             return
         offer, term = self._read_desired()
         now_s = self._clock()
-        newest = int(term or 0)
+        newest = _number(term)
         with self._lock:
             if not self._first:
                 return
@@ -246,6 +246,14 @@ class StoreLink:
             raise
         self._written_s = self._clock()
         self.stats["records"] += 1
+
+
+def _number(term: bytes | None) -> int:
+    """The term, or one that is out of range where the store has no number."""
+    try:
+        return int(term or 0)
+    except ValueError:
+        return -1
 
 
 def _connect(url: str, timeout_s: float, access: StoreAccess) -> redis.Redis:

@@ -104,18 +104,26 @@ def load_everywhere(
     """
     loading, begun_s = _Loading(wanted, memory, loader, table), clock()
     loading.thread.start()
-    while True:
-        loading.thread.join(POLL_S)
-        running = loading.thread.is_alive()
-        overdue = running and clock() - begun_s > timeout_s
-        told = group.gather(np.array([running, overdue], dtype=np.int64))
-        if told[:, 1].any() or not told[:, 0].any():
-            break
+    try:
+        overdue = _await_all(group, loading, begun_s + timeout_s, clock)
+    finally:
+        # Also when a rank died meanwhile: the next life proves its slots, so nothing of this one may come into them later.
+        loading.leave()
     refusal = loading.refusal
     if overdue:
         refusal = Refusal(
             Code.EXPERT_LOST,
             f"{len(wanted)} experts were not loaded within {timeout_s:g} s; see the checkpoint's storage",
         )
-    loading.leave()
     return decode_refusals(group.gather(encode_refusal(refusal)), members)
+
+
+def _await_all(group: Group, loading: _Loading, limit_s: float, clock: Callable[[], float]) -> bool:
+    """Wait until all ranks have loaded or one needs too long; whether this one does."""
+    while True:
+        loading.thread.join(POLL_S)
+        running = loading.thread.is_alive()
+        overdue = running and clock() > limit_s
+        told = group.gather(np.array([running, overdue], dtype=np.int64))
+        if told[:, 1].any() or not told[:, 0].any():
+            return overdue

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 RELOADED_NAMED = 16
 """Experts that a record names; the rest is counted."""
+BROKEN_NAMED = 1024
+"""A record with more is not vouched for: its digests then fit no map that the daemon could work out."""
 
 
 class Reporter:
@@ -59,6 +61,7 @@ class Reporter:
             shares_rows=live.wire_shares if first else None,
             facts=side.facts if first else None,
             model_digest=side.table.model_digest,
+            broken=live.broken[:BROKEN_NAMED],
             reloaded=self._reloaded[:RELOADED_NAMED] if first else (),
             reloaded_experts=len(self._reloaded) if first else 0,
         )

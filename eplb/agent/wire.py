@@ -77,6 +77,7 @@ class LiveRecord:
     first member, its own from a rank that is stuck, else none. ``members`` pool ranks of the group by place in it, () = all of the pool.
     ``map_rows`` and ``shares_rows`` the whole live map, and ``facts`` the pool's shape, only from the first member.
     ``reloaded`` the first few (layer, expert) that this life began by loading from a checkpoint, ``reloaded_experts`` how many.
+    ``broken`` (layer, slot) of this rank that were read back wrong: the digest of such a layer is that of its row with these slots empty.
     """
 
     pool: str
@@ -97,6 +98,7 @@ class LiveRecord:
     model_digest: int = 0
     reloaded: tuple[tuple[int, int], ...] = ()
     reloaded_experts: int = 0
+    broken: tuple[tuple[int, int], ...] = ()
 
     def physical_to_logical(self) -> NDArray[np.int32] | None:
         """The whole live map, int32 [layers, slots], if this record carries it."""
@@ -210,6 +212,7 @@ def decode_live(raw: bytes) -> LiveRecord:
                 "digests": tuple(int(x) for x in body["digests"]),
                 "members": tuple(int(x) for x in body["members"]),
                 "reloaded": tuple((int(layer), int(expert)) for layer, expert in body["reloaded"]),
+                "broken": tuple((int(layer), int(slot)) for layer, slot in body["broken"]),
                 "refusals": tuple((int(r), str(c), str(s)) for r, c, s in body["refusals"]),
             },
             map_rows=None if rows is None else tuple(tuple(int(x) for x in row) for row in rows),

@@ -68,6 +68,7 @@ class KillLeader(Fault):
 
 def _start_again(fault: KillDaemon | KillLeader, victim: DaemonProcess | None, world: World) -> bool:
     if victim is None:
+        fault.missed = True
         return True
     if world.now_s - fault.begun_s < RESTART_AFTER_S or victim.pid:
         return False
@@ -116,7 +117,7 @@ class DaemonStop(Fault):
 
     def begin(self, world: World) -> None:
         """Stop it, now or at its next write."""
-        self._victim = world.leader
+        self._victim, self._stopped_s = world.leader, 0.0
         if self._victim is None:
             return
         if self.detail == "before a write":
@@ -129,6 +130,7 @@ class DaemonStop(Fault):
         """Let it go on once its lease is over."""
         victim = self._victim
         if victim is None or not victim.pid:
+            self.missed = True
             return True
         if not self._stopped_s:
             if victim.stopped:
@@ -194,6 +196,7 @@ class ClockJump(Fault):
         """A wall clock is set right again; a monotonic one stays where it is."""
         if world.now_s - self.begun_s < CLOCK_S:
             return False
+        self.missed = self._victim is None
         if self._victim is not None and self.clock == "wall":
             self._victim.order(self.clock, -self.seconds)
         return True

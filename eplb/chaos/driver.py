@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING
 
+from eplb.chaos.errors import ChaosError
 from eplb.chaos.faults import KINDS
 from eplb.chaos.injector import Injector
 from eplb.chaos.load import tokens_of
@@ -74,6 +75,7 @@ class JudgeProcess:
     def __init__(self, plan: JudgePlan, log_path: Path) -> None:
         ours, theirs = Pipe()
         self.pipe: Connection = ours
+        self._log_path = log_path
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "eplb.chaos.judge", str(theirs.fileno())],
@@ -98,13 +100,21 @@ class JudgeProcess:
                 wait_s = 0.0
 
     def end(self) -> None:
-        """Let it judge what is left, and end it."""
+        """Let it judge what is left, and end it.
+
+        Raises:
+            ChaosError: it did not come to its end, so that its counts say nothing.
+        """
         self.pipe.send("end")
         try:
             while True:
                 self.hear(None)  # type: ignore[arg-type]
         except (EOFError, OSError):
-            self._process.wait()
+            status = self._process.wait()
+        if status:
+            raise ChaosError(
+                f"the judge ended with status {status}, so nothing is judged; see {self._log_path}"
+            )
 
     def kill(self) -> None:
         """End it, whatever it does."""

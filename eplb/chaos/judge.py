@@ -22,6 +22,7 @@ from eplb.chaos.judge_steps import (
     divergences,
     lost_experts,
     lost_tokens,
+    untrue_digests,
 )
 from eplb.chaos.judge_store import PlanSeen, StoreView, StoreWatch
 from eplb.chaos.messages import FaultNote, Finding, GroupStep, JudgePlan, Tally
@@ -83,6 +84,7 @@ class Judge:
         found = [
             *lost_tokens(step, self._plan.top_k),
             *divergences(step),
+            *untrue_digests(step, self._plan.model_layers),
             *lost_experts(step, self._plan.experts, self._plan.slots_per_rank),
             *wrong,
             *self._order(step),
@@ -138,6 +140,7 @@ class Judge:
 
     def tick(self) -> None:
         """Look for what does not happen."""
+        self._watch.check()
         now_s = time.monotonic()
         if self._done_s and now_s - self._done_s > STEP_GAP_S and not self._gap_told:
             self._gap_told = True

@@ -75,6 +75,30 @@ def lost_tokens(step: GroupStep, top_k: int) -> list[Found]:
     ]
 
 
+def row_digest(model_layer: int, row: NDArray[np.int32]) -> int:
+    """What a rank must report that it serves, by the judge's own hand, for a pool without weighted shares: int32 [slots] -> unsigned 64-bit."""
+    raw = int(model_layer).to_bytes(4, "little") + np.ascontiguousarray(row, dtype="<i4").tobytes()
+    return int.from_bytes(blake2b(raw, digest_size=8).digest(), "little") or 1
+
+
+def untrue_digests(step: GroupStep, model_layers: Sequence[int]) -> list[Found]:
+    """Ranks whose agent reports another map than the one that the engine dispatched by."""
+    known: dict[tuple[int, bytes], int] = {}
+    found: list[Found] = []
+    for rank, part in step.parts.items():
+        for place, (layer, row) in enumerate(zip(model_layers, part.rows, strict=True)):
+            name = (layer, row.tobytes())
+            if name not in known:
+                known[name] = row_digest(layer, row)
+            if place >= len(part.digests) or part.digests[place] != known[name]:
+                sentence = (
+                    f"rank {rank} served map {map_name(part.rows)}, but reports another one of row {place}"
+                )
+                found.append((DIVERGENCES, 1, sentence))
+                break
+    return found
+
+
 def divergences(step: GroupStep) -> list[Found]:
     """Ranks that served the step under another map than the group's first one, by the rows that they served with and by the digests that they report."""
     first = step.parts[step.members[0]]

@@ -97,18 +97,26 @@ class StoreWatch:
         self.view = StoreView()
         self._raw: object = None
         self._live_s = 0.0
+        self._error: Exception | None = None
 
     def start(self) -> None:
         """Begin to read."""
         threading.Thread(target=self._run, name="judge-store", daemon=True).start()
 
+    def check(self) -> None:
+        """Raise what ended the reading, if anything did: a judge that is blind must not say that it found nothing."""
+        if self._error is not None:
+            raise RuntimeError("the judge can no longer read the store") from self._error
+
     def _run(self) -> None:
-        while True:
+        while self._error is None:
             time.sleep(POLL_S)
             try:
                 self._look()
             except (redis.RedisError, OSError):
                 continue
+            except Exception as error:  # noqa: BLE001 - raised in the judge's own thread
+                self._error = error
 
     def _look(self) -> None:
         raw, term = cast("list[Any]", self._client.hmget(self._desired, ["offer", "term"]))

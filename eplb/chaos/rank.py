@@ -215,6 +215,10 @@ class Rank:
     def _step(self, life: Life, order: Serve) -> Served:
         switched = life.agent.before_forward(order.step)
         switched_s = time.monotonic()
+        if life.agent.in_doubt:
+            raise RuntimeError(
+                "the result of a vote on a switch did not come, so the others may serve another map"
+            )
         if switched is not None:
             self._take_over(life, switched)
         tokens = order.tokens

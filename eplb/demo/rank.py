@@ -24,7 +24,7 @@ from eplb.agent.torch_transport import TorchTransport
 from eplb.demo.checker import LOST_TOKEN, SPLIT_SWITCH, WRONG_EXPERT
 from eplb.demo.director import Command
 from eplb.demo.dispatch import Dispatcher, Source
-from eplb.demo.errors import BrokenSlot
+from eplb.demo.errors import BrokenSlot, RankFailure
 from eplb.demo.facts import RankEnd, RankReady, RankStep, RankSwitch
 from eplb.demo.faults import FAULTY_RANK, DropOne, overwrite_slot
 from eplb.demo.memory import SlotMemory
@@ -127,6 +127,10 @@ class Rank:
 
     def _gate(self, step: int) -> None:
         switched = self.agent.before_forward(step)
+        if self.agent.in_doubt:
+            raise RankFailure(
+                f"rank {self.plan.rank}: the result of a vote on a switch did not come, so the others may serve another map"
+            )
         if switched is None:
             return
         check_slots(switched, self.plan.run.facts.model_layers)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eplb import protocol
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -15,22 +17,11 @@ if TYPE_CHECKING:
 
 
 def serving_run(facts: PoolFacts, records: Mapping[int, LiveRecord]) -> int | None:
-    """The ``run_id`` of the life that serves now, None without a record.
-
-    Run ids need not grow, and ranks have no common clock. What tells lives apart is that a rank has one record: the members of a
-    life that is over report another, so the life that serves is the one whose members report it, all of them once it has settled. While they
-    change over, a life whose first member has reported comes before one whose map nobody tells.
-    """
-    lives: dict[int, list[LiveRecord]] = {}
-    for record in records.values():
-        lives.setdefault(record.run_id, []).append(record)
-
-    def standing(run_id: int) -> tuple[bool, bool, float, int]:
-        told = lives[run_id]
-        present = len(told) / len(_named(facts, told[0]))
-        return present >= 1.0, any(record.map_rows is not None for record in told), present, run_id
-
-    return max(lives, key=standing, default=None)
+    """The ``run_id`` of the life that serves now, None without a record; see :func:`eplb.protocol.serving_run`."""
+    return protocol.serving_run(
+        protocol.Told(record.run_id, _named(facts, record), record.map_rows is not None)
+        for record in records.values()
+    )
 
 
 def members_of(facts: PoolFacts, present: Mapping[int, LiveRecord]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ The running agent (``eplb.agent``) and the daemon (``eplb.migration``) execute t
 from eplb.protocol.facts import Arrived, Asked, Known, Profile, RankState
 from eplb.protocol.guards import CACHE_AGE_MAX_S, RANK_GUARDS
 from eplb.protocol.leader import STORE_GUARDS, may_lead, may_write, next_term
+from eplb.protocol.lives import Told, left_broken, ranks_of_run, serving_run, weights_in_doubt
 from eplb.protocol.rank import Effect, Event, Transition, decide_rank
 from eplb.protocol.refusals import Code, Refusal, Refusals
 from eplb.protocol.wave import (
@@ -20,7 +21,6 @@ from eplb.protocol.wave import (
     WaveState,
     decide_act,
     observe_wave,
-    ranks_of_run,
 )
 
 ALL_GUARDS: frozenset[str] = frozenset(
@@ -52,13 +52,17 @@ __all__ = [
     "RankState",
     "Refusal",
     "Refusals",
+    "Told",
     "Transition",
     "WaveState",
     "decide_act",
     "decide_rank",
+    "left_broken",
     "may_lead",
     "may_write",
     "next_term",
     "observe_wave",
     "ranks_of_run",
+    "serving_run",
+    "weights_in_doubt",
 ]

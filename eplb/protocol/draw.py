@@ -23,7 +23,7 @@ page is not what the command prints. Words are those of [ARCHITECTURE.md](../ARC
 A rank and a daemon decide by looking a row up. A row names the guards that must hold; the first that does not gives the
 refusal that is reported. `python -m eplb.protocol.check --controls` walks through every interleaving of ranks, daemons, store
 and faults within its bounds on these same functions, then takes each guard away in turn and shows the rule that breaks
-without it. `--ranks` and `--faults` widen the bounds.
+without it. `--ranks`, `--faults` and `--profile` choose the bounds.
 """
 _PROFILES = {
     Profile.STAGED: (
@@ -32,8 +32,9 @@ _PROFILES = {
     ),
     Profile.DELEGATED: (
         "The engine moves and commits layers by itself once the group has agreed to the offer. It cannot be stopped from then on: a "
-        "layer that is read back wrong makes the rank `stuck` and the wave `unverified`. These are the rules that an adapter of such an "
-        "engine has to follow; the agent itself runs `staged` only so far."
+        "layer that is read back wrong makes the rank `stuck` and the wave `unverified`. Such a rank serves on and takes only an offer that "
+        "writes every wrong slot anew, as the plan back to the map before does; its first wave is the layer with the wrong slot. These are "
+        "the rules that an adapter of such an engine has to follow; the agent itself runs `staged` only so far."
     ),
 }
 

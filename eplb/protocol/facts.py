@@ -39,7 +39,8 @@ class RankState(StrEnum):
     SWITCHED = "switched"
     """The last offer is served."""
     STUCK = "stuck"
-    """A slot was read back wrong, or the group was left; this rank takes no further offer."""
+    """A slot was read back wrong, or the group was left; this rank takes no further offer but, where the engine moves by itself, one
+    that mends the slot."""
 
 
 class Arrived(StrEnum):
@@ -77,12 +78,13 @@ class Asked:
 class Known:
     """What one rank knows at the moment of a decision.
 
-    ``served`` digests that it serves in the layers asked for; ``held`` identity of the offer in hand, 0 = none; ``named``
+    ``served`` digests of the rows that it routes by in the layers asked for; ``held`` identity of the offer in hand, 0 = none; ``named``
     identity that the header names, and ``named_step``, ``named_run`` its step and run; ``closed`` this offer was refused or
     applied here before; ``leaving`` a transfer of an earlier offer still runs; ``age_s`` since this rank, or rank 0's cache
     of the store, first saw the offer, by its own monotonic clock, and ``good_for_s`` what the offer gives; ``cache_age_s``
     since the store last answered; ``still_wanted`` the store still asks for the offer in hand; ``arrived`` and ``failure``
-    the state of the transfer on all ranks; ``stray`` a slot of no member that is to hold an expert; ``weights_fault``, ``probe_fault`` what a comparison of bytes, and of outputs on
+    the state of the transfer on all ranks; ``stray`` a slot of no member that is to hold an expert; ``unmended`` a slot of this rank that
+    was read back wrong and that the offer leaves as it is; ``weights_fault``, ``probe_fault`` what a comparison of bytes, and of outputs on
     the probe vector, found wrong; ``noes`` ranks that said no in the vote, or -1 in place of them if their names were lost.
     """
 
@@ -106,6 +108,7 @@ class Known:
     arrived: Arrived = Arrived.NONE
     failure: Refusal | None = None
     stray: Refusal | None = None
+    unmended: Refusal | None = None
     weights_fault: Refusal | None = None
     probe_fault: Refusal | None = None
     noes: tuple[int, ...] = ()

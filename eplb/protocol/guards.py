@@ -96,6 +96,10 @@ def _not_stuck(_asked: Asked, known: Known) -> Refusal | None:
     return Refusal(Code.STUCK, "a slot of this rank failed its read-back; repair it or restart the rank")
 
 
+def _mends_broken(_asked: Asked, known: Known) -> Refusal | None:
+    return known.unmended
+
+
 def _not_closed(_asked: Asked, known: Known) -> Refusal | None:
     return Refusal(Code.CLOSED, "this offer was already refused or applied here") if known.closed else None
 
@@ -209,6 +213,12 @@ RANK_GUARDS: tuple[Guard, ...] = (
         _members_only,
     ),
     Guard("not_stuck", "a rank with a wrong slot goes on as if it were sound", (Code.STUCK,), _not_stuck),
+    Guard(
+        "mends_broken",
+        "a rank with a wrong slot that its engine could mend takes an offer that leaves it wrong",
+        (Code.STUCK,),
+        _mends_broken,
+    ),
     Guard(
         "not_closed",
         "an offer that all ranks have answered is applied after all",

@@ -126,6 +126,7 @@ _CAN_TAKE = (
     "same_pool", "row_sound", "term_not_old", "same_run", "same_model", "base_live", "target_right", "members_only",
     "not_stuck", "not_closed", "not_busy", "same_step",
 )  # fmt: skip
+_CAN_MEND = tuple("mends_broken" if name == "not_stuck" else name for name in _CAN_TAKE)
 _CAN_SWITCH = (
     "same_step", "same_offer", "term_not_old", "same_model", "not_expired", "base_live", "transfer_complete",
 )  # fmt: skip
@@ -135,7 +136,8 @@ _YES, _NO = (Effect.SAY_YES,), (Effect.SAY_NO,)
 ROWS: tuple[Row, ...] = (
     # Rank 0 chooses what the group does at this gate.
     Row(BOTH, ANY, Event.LOOKED, ("store_fresh",)),
-    Row(BOTH, ANY, Event.FOUND, ("not_stuck", "not_closed", "not_busy")),
+    Row(STAGED, ANY, Event.FOUND, ("not_stuck", "not_closed", "not_busy")),
+    Row(DELEGATED, ANY, Event.FOUND, ("not_closed", "not_busy")),
     Row(BOTH, ANY, Event.FOUND_LIVE, effects=(Effect.REMEMBER,)),
     Row(BOTH, NOT_STUCK, Event.WEIGHED, ("not_expired",), None, (Effect.ASK_GROUP,), REFUSED, LET_GO),
     Row(BOTH, (STUCK,), Event.WEIGHED, ("not_expired",), None, (Effect.ASK_GROUP,), STUCK, LET_GO),
@@ -143,7 +145,9 @@ ROWS: tuple[Row, ...] = (
     Row(STAGED, ABORTABLE, Event.CALL_DUE, ("transfer_complete",), None, (Effect.CALL_VOTE,)),
     # Every rank answers.
     Row(STAGED, ABORTABLE, Event.UNNAMED, to=REFUSED, effects=LET_GO),
-    Row(BOTH, ANY, Event.ASKED, _CAN_TAKE, None, _YES, None, _NO),
+    Row(STAGED, ANY, Event.ASKED, _CAN_TAKE, None, _YES, None, _NO),
+    # What an engine wrote wrong only a plan can write anew: a stuck rank takes one that does.
+    Row(DELEGATED, ANY, Event.ASKED, _CAN_MEND, None, _YES, None, _NO),
     Row(BOTH, ANY, Event.UNABLE, effects=_NO),
     Row(BOTH, NOT_STUCK, Event.SAID_NO, to=REFUSED, effects=LET_GO),
     Row(BOTH, (STUCK, COMMITTING), Event.SAID_NO, effects=(Effect.REMEMBER,)),
@@ -152,8 +156,12 @@ ROWS: tuple[Row, ...] = (
         STAGING, (Effect.BEGIN_TRANSFER, Effect.REPORT), REFUSED, LET_GO,
     ),
     Row(
-        DELEGATED, (*RESTING, STUCK), Event.VOTED_TO_STAGE, ("unanimous_vote",),
+        DELEGATED, RESTING, Event.VOTED_TO_STAGE, ("unanimous_vote",),
         COMMITTING, (Effect.BEGIN_MOVE, Effect.REPORT), REFUSED, LET_GO,
+    ),
+    Row(
+        DELEGATED, (STUCK,), Event.VOTED_TO_STAGE, ("unanimous_vote",),
+        COMMITTING, (Effect.BEGIN_MOVE, Effect.REPORT), STUCK, (Effect.REMEMBER,),
     ),
     # The staged profile moves, votes again, and switches.
     Row(STAGED, ABORTABLE, Event.ARRIVED, ("weights_right", "probe_right")),

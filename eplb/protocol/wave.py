@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from eplb.protocol.refusals import Code, Refusal, Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 
 class WaveState(StrEnum):
@@ -173,16 +173,6 @@ STATES: tuple[StateRow, ...] = (
 def observe_wave(evidence: Evidence) -> StateRow:
     """The row that holds; pure, so that any leader at any time finds the same."""
     return next(row for row in STATES if row.holds(evidence))
-
-
-def ranks_of_run(runs: Mapping[int, int], run_id: int | None, *, guards: frozenset[str]) -> frozenset[int]:
-    """Ranks whose records count: those of the group's present life, as its first member names it (None = it is silent).
-
-    ``runs``: the ``run_id`` of each rank's record. A record of an earlier life of the group says nothing about this one.
-    """
-    if run_id is None or "one_run" not in guards:
-        return frozenset(runs)
-    return frozenset(rank for rank, found in runs.items() if found == run_id)
 
 
 class Act(StrEnum):

@@ -111,7 +111,7 @@ def test_an_offer_beyond_the_limit_is_not_taken_over(store_url, started):
 
 
 @pytest.mark.redis
-@pytest.mark.parametrize("term", [2**70, 2**53 + 1, -1])
+@pytest.mark.parametrize("term", [2**70, 2**53 + 1, -1, "x", "9" * 5000])
 def test_a_term_that_frames_cannot_carry_is_counted_and_the_last_sound_one_kept(store_url, started, term):
     client = redis.Redis.from_url(store_url)
     client.hset(desired_key("p"), mapping={"offer": encode_offer(GOOD), "term": str(2**53)})
@@ -120,6 +120,8 @@ def test_a_term_that_frames_cannot_carry_is_counted_and_the_last_sound_one_kept(
     client.hset(desired_key("p"), "term", str(term))
     wait_until(lambda: link.stats["bad_term"] > 1)
     assert (link.wanted().offer, link.wanted().term) == (encode_offer(GOOD), 2**53)
+    link.publish(RECORD, changed=True)
+    wait_until(lambda: client.hexists(live_key("p"), "0"))
     assert link.stats["errors"] == 0
     client.close()
 

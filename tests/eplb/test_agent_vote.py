@@ -27,7 +27,7 @@ from collectors.shares import even_shares
 from eplb.agent.memory import own_slots
 from eplb.agent.rounds import wave_copies
 from eplb.agent.transport import ThreadTransport
-from eplb.errors import TransferError
+from eplb.errors import MigrationError, TransferError
 
 BASE = start_map()
 TARGET = np.stack([rotated(row) for row in BASE])
@@ -406,6 +406,11 @@ def test_MIG_12_a_slot_that_reads_back_wrong_is_reported_and_never_claimed():  #
     crew.link.away = False
     crew.settle()
     assert crew.states() == ["switched", "switched", "stuck", "switched"]
+    broken = {rank: record.broken for rank, record in crew.link.records.items() if record.broken}
+    assert set(broken) == {2}
+    assert broken[2] == tuple(
+        sorted((layer, slot) for layer in range(FACTS.layers) for slot in own_slots(FACTS, 2))
+    )
     assert crew.maps() == [TARGET.tobytes()] * FACTS.ranks  # routing stays one map on all ranks
     wanted = layer_map_digests(FACTS.model_layers, TARGET)
     assert not np.any(crew.agents[2].layer_digests == wanted)
@@ -430,6 +435,41 @@ def test_a_rank_that_leaves_the_group_keeps_everybody_on_the_old_map_and_nothing
     assert crew.states() == ["stuck"] * FACTS.ranks
     assert {agent.refusals[0][1] for agent in crew.agents} == {"group_failed"}
     assert crew.agents[0].before_forward(10**6) is None
+
+
+def test_a_rank_that_does_not_hear_the_vote_on_a_switch_says_that_it_is_in_doubt():
+    """The others have switched: if it served on, the group would serve two maps."""
+    crew = Crew()
+    crew.stage(GOOD)
+    heard = crew.groups[1].min
+
+    def unheard(value):
+        heard(value)
+        raise MigrationError("the answer did not come in time")
+
+    crew.groups[1].min = unheard
+    crew.link.away = False
+    crew.settle()
+    assert crew.states() == ["switched", "stuck", "switched", "switched"]
+    assert [agent.in_doubt for agent in crew.agents] == [False, True, False, False]
+
+
+def test_a_rank_that_said_no_is_not_in_doubt_whatever_becomes_of_the_vote():
+    crew = Crew()
+    crew.stage(GOOD)
+    crew.clocks[1].ahead_s = 1e6
+    heard = crew.groups[1].min
+
+    def unheard(value):
+        assert heard(value) == 0
+        crew.groups[1].abort()
+        raise MigrationError("the answer did not come in time")
+
+    crew.groups[1].min = unheard
+    crew.link.away = False
+    crew.until(lambda agent: agent.state == "stuck")
+    assert_nobody_switched(crew)
+    assert not crew.agents[1].in_doubt
 
 
 def test_shares_can_change_without_a_move():

@@ -10,6 +10,9 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
+from collectors.digests import layer_map_digests
+from eplb.chaos.driver import JudgeProcess
+from eplb.chaos.errors import ChaosError
 from eplb.chaos.judge import PLAN_S, STEP_GAP_S, Judge
 from eplb.chaos.judge_steps import (
     DIVERGENCES,
@@ -51,13 +54,18 @@ def right_step(number, members=MEMBERS, *, rows=ROWS, done_s=None, **changes):
         received = np.full(LAYERS, TOKENS * TOP_K // len(members), dtype=np.int64)
         parts[rank] = Served(
             rank=rank, run_id=7, step=number, tokens=tokens, outputs=states[-1], received=received,
-            sent=picks.size, combined=picks.size, rows=rows, digests=(1, 2, 3, 4), term_seen=1, map_version=0,
+            sent=picks.size, combined=picks.size, rows=rows, digests=reported(rows), term_seen=1, map_version=0,
             agent_state="serving",
         )  # fmt: skip
     for rank, fields in changes.items():
         place = int(rank.removeprefix("rank"))
         parts[place] = replace(parts[place], **fields)
     return GroupStep(number, 7, members, inputs, parts, time.monotonic() if done_s is None else done_s)
+
+
+def reported(rows):
+    """What sound agents report that they serve."""
+    return tuple(int(digest) for digest in layer_map_digests(RUN.facts.model_layers, rows))
 
 
 def judged(*steps, notes=(), view=None):
@@ -133,8 +141,16 @@ def test_ranks_with_other_rows_diverge():
     assert map_name(rows) in found[0][2]
 
 
-def test_ranks_that_report_other_digests_diverge():
-    assert judged(right_step(0, rank2={"digests": (1, 2, 3, 5)}))[0] == {DIVERGENCES: 1}
+def test_a_rank_that_reports_other_digests_diverges_from_the_others_and_from_its_own_rows():
+    assert judged(right_step(0, rank2={"digests": (1, 2, 3, 5)}))[0] == {DIVERGENCES: 2}
+
+
+def test_a_group_whose_engines_did_not_take_a_switch_over_diverges_from_what_its_agents_report():
+    """All ranks agree with each other: the rows are one map, the digests another."""
+    moved = ROWS.copy()
+    moved[1, [0, 1]] = moved[1, [1, 0]]
+    told = {"digests": reported(moved)}
+    assert judged(right_step(0, rank0=told, rank1=told, rank2=told, rank3=told))[0] == {DIVERGENCES: 4}
 
 
 def test_an_expert_without_a_copy_on_a_member_is_lost():
@@ -299,3 +315,25 @@ def test_what_cannot_be_read_is_no_offer():
     for raw in (b"", b"{", b'{"body": 3}', b'{"body": {"plan_id": "p", "wave": "x", "term": 1}}'):
         view.see_offer(raw, 1.0)
     assert view.offers == {}
+
+
+def test_a_judge_that_can_no_longer_read_the_store_says_so_instead_of_counting_nothing():
+    ours, theirs = Pipe()
+    judge = Judge(PLAN, theirs)
+
+    def broken():
+        raise ValueError("not a number")
+
+    judge._watch._look = broken
+    judge._watch._run()
+    with pytest.raises(RuntimeError, match="can no longer read the store"):
+        judge.tick()
+    ours.close()
+
+
+def test_a_judge_that_did_not_come_to_its_end_has_judged_nothing(tmp_path):
+    process = JudgeProcess(PLAN, tmp_path / "judge.log")
+    process.pipe.send(replace(right_step(0), parts={}))
+    with pytest.raises(ChaosError, match="nothing is judged"):
+        process.end()
+    process.pipe.close()

@@ -18,6 +18,7 @@ from collectors.facts import Phase
 from collectors.keys import FRAME_FIELD, desired_key, lease_key, load_key, log_key
 from eplb.agent.transport import ThreadTransport
 from eplb.chaos import clocks
+from eplb.chaos.daemon_faults import ClockJump, DaemonStop, FileLimit, KillDaemon, KillLeader
 from eplb.chaos.judge_steps import COUNTS
 from eplb.chaos.rank_faults import (
     CORRUPT,
@@ -33,6 +34,7 @@ from eplb.chaos.rank_faults import (
 )
 from eplb.chaos.setup import LAYERS, POOL, SLOTS_PER_RANK, TOP_K, daemon_config, run_facts
 from eplb.chaos.watch import Watch
+from eplb.chaos.world import World
 from eplb.config import load_config
 from eplb.store.client import Store
 from eplb.store.lease import Lease
@@ -47,6 +49,29 @@ def eventually(holds):
         assert time.monotonic() < limit_s, "did not become true"
         time.sleep(0.01)
     return found
+
+
+# --- daemons ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        KillDaemon("kill_daemon", "leader at rest"),
+        KillLeader("kill_leader", "staging"),
+        DaemonStop("daemon_stop", "at any point"),
+        DaemonStop("daemon_stop", "before a write"),
+        FileLimit("file_limit"),
+        ClockJump("clock_jump", clock="wall", seconds=3600.0),
+    ],
+    ids=lambda fault: f"{fault.kind} {fault.detail}",
+)
+def test_a_fault_that_found_no_daemon_to_break_is_not_counted(fault, tmp_path):
+    """The leader may be gone between the look at the store and the fault."""
+    world = World(None, [], None, Watch(FACTS, str(tmp_path / "nobody")))
+    fault.begin(world)
+    assert fault.heal(world)
+    assert fault.missed
 
 
 # --- frames -------------------------------------------------------------------------------------------------------

@@ -1,11 +1,17 @@
 """Every state that ranks, daemons, store and faults can reach keeps the rules; without any one guard some rule breaks."""
 
+from dataclasses import replace
+
 import pytest
 
-from eplb.protocol import ALL_GUARDS
+from eplb.protocol import ALL_GUARDS, Arrived, Profile, RankState, weights_in_doubt
 from eplb.protocol.check.controls import CONTROLS, TOGETHER, without
 from eplb.protocol.check.explore import NO_WAY_ON, explore
-from eplb.protocol.check.world import ALL_FAULTS, Bounds
+from eplb.protocol.check.lives import reforms
+from eplb.protocol.check.ranks import Ranks, crashed
+from eplb.protocol.check.rules import broken_rule
+from eplb.protocol.check.steps import Steps
+from eplb.protocol.check.world import ALL_FAULTS, SHAPES, Bounds, Cache, Offer, own, shape_of, start
 
 
 @pytest.mark.slow
@@ -18,6 +24,40 @@ def test_with_all_guards_every_reachable_state_of_two_ranks_keeps_the_rules_and_
     assert found.complete
     assert found.states > 100_000
     assert found.to_end <= 12
+
+
+def test_an_engine_that_moves_by_itself_keeps_the_rules_and_has_a_way_to_an_end():
+    found = explore(replace(ALL_FAULTS, profile=Profile.DELEGATED), ALL_GUARDS)
+    assert (found.wrong, found.path, found.complete) == ("", (), True)
+    assert found.states > 10_000
+    assert found.to_end <= 12
+
+
+def test_what_an_engine_wrote_wrong_is_mended_by_the_plan_back():
+    """There is a way on which the one wrong slot is written anew, all ranks serve the map before and hold it, and nobody is stuck."""
+    bounds = Bounds(writes=1, profile=Profile.DELEGATED)
+    steps, shape = Steps(bounds, ALL_GUARDS), shape_of(bounds)
+    seen = queue = {steps.start(): None}
+    mended = False
+    while queue and not mended:
+        queue = {step.key: None for key in queue for step in steps.after(key) if step.key not in seen}
+        seen |= queue
+        for key in queue:
+            ranks = [steps.part(part) for part in key[: bounds.ranks]]
+            went_back = steps.part(key[steps.store]).plan
+            mended |= (
+                went_back is not None
+                and went_back.target == (shape.base,) * bounds.waves
+                and not steps.part(key[steps.left]).writes
+                and all(rank.state is not RankState.STUCK for rank in ranks)
+                and all(rank.serves == went_back.target for rank in ranks)
+                and all(
+                    held == own(shape, shape.base, number)
+                    for number, rank in enumerate(ranks)
+                    for held in rank.holds
+                )
+            )
+    assert mended
 
 
 def test_every_guard_has_a_control():
@@ -50,3 +90,50 @@ def test_a_plan_that_cannot_end_is_found():
     finally:
         wave.DUE[wave.WaveState.ALL_LIVE] = kept
     assert found.wrong == NO_WAY_ON
+
+
+def prepared(bounds):
+    """A world in which all ranks hold an offer whose weights have come, and the first has read that it is wanted."""
+    world, shape = start(bounds), SHAPES[bounds.ranks]
+    offer = Offer(1, 0, 1, 1, world.group.run, 0, shape.base, shape.target, shape.target)
+    held = {"state": RankState.PREPARED, "hand": offer, "arrived": Arrived.COMPLETE}
+    ranks = tuple(rank._replace(**held) for rank in world.ranks)
+    return world._replace(ranks=ranks, cache=Cache(offer, 1))
+
+
+def test_a_crash_in_the_vote_leaves_survivors_on_two_maps_and_they_go_on_with_what_their_slots_hold():
+    """Of three ranks one dies, one hears the result and one does not; whatever they form then serves what it holds."""
+    bounds = Bounds(ranks=3, daemons=1, waves=1, crashes=1)
+    world, shape = prepared(bounds), SHAPES[3]
+    gates = Ranks(shape, ALL_GUARDS).gate(world.ranks, world.cache, world.group, world.left)
+    split = [gate.ranks for gate in gates if len({rank.serves for rank in gate.ranks if rank.alive}) == 2]
+    assert len(split) >= 6, "each of three dies, and either survivor may be the one that heard"
+    for ranks in split:
+        lives = list(reforms(shape, bounds.waves, ranks, world.group))
+        assert lives
+        assert [broken_rule(shape, now, life) for _, now, life in lives] == [""] * len(lives)
+
+
+def test_one_that_did_not_hear_a_vote_serves_no_further_step_in_this_life():
+    """The maps of the two differ, and nobody has died: without this rule they would serve together."""
+    bounds = Bounds(ranks=2, daemons=1, waves=1, messages=1)
+    world, shape = prepared(bounds), shape_of(bounds)
+    gates = Ranks(shape, ALL_GUARDS).gate(world.ranks, world.cache, world.group, world.left)
+    split = [gate.ranks for gate in gates if len({rank.serves for rank in gate.ranks}) == 2]
+    assert {tuple(rank.left for rank in ranks) for ranks in split} == {(True, False), (False, True)}
+    for ranks in split:
+        assert broken_rule(shape, ranks, world.group) == ""
+        served_on = tuple(rank._replace(codes=frozenset()) for rank in ranks)
+        assert broken_rule(shape, served_on, world.group) == "ranks that serve together use two maps"
+        assert list(reforms(shape, bounds.waves, ranks, world.group))
+
+
+def test_one_that_lost_its_group_is_not_taken_for_one_with_wrong_weights():
+    bounds = Bounds(ranks=2, daemons=1, waves=1)
+    world, ranks = prepared(bounds), Ranks(SHAPES[2], ALL_GUARDS)
+    dead = (crashed(world.ranks[0]), world.ranks[1])
+    (left,) = [gate.ranks[1] for gate in ranks.group_fails(dead, world.group, world.left)]
+    record = ranks.record(ranks.plain(left, 1, world.group), 1, world.group)
+    assert record.state is RankState.STUCK
+    assert not weights_in_doubt(record.state, record.codes)
+    assert weights_in_doubt(RankState.STUCK, frozenset())

@@ -5,7 +5,18 @@ from pathlib import Path
 import pytest
 
 from eplb.errors import ProtocolError
-from eplb.protocol import ALL_GUARDS, Asked, Event, Evidence, Known, Profile, RankState, WaveState
+from eplb.protocol import (
+    ALL_GUARDS,
+    Asked,
+    Code,
+    Event,
+    Evidence,
+    Known,
+    Profile,
+    RankState,
+    Refusal,
+    WaveState,
+)
 from eplb.protocol.draw import document
 from eplb.protocol.guards import BY_NAME
 from eplb.protocol.rank import ROWS, decide_rank
@@ -52,6 +63,34 @@ def test_once_the_engine_commits_neither_time_nor_a_withdrawal_stops_it():
     for event in (Event.TIME_PASSED, Event.UNNAMED, Event.COMPARED):
         with pytest.raises(ProtocolError):
             decide_rank(RankState.COMMITTING, event, guards=ALL_GUARDS, profile=Profile.DELEGATED)
+
+
+WRONG = Refusal(Code.STUCK, "layer 0 slot 3 was read back wrong, and the offer leaves it as it is")
+
+
+@pytest.mark.parametrize(
+    ("profile", "unmended", "takes"),
+    [
+        (Profile.DELEGATED, None, True),
+        (Profile.DELEGATED, WRONG, False),
+        (Profile.STAGED, None, False),
+        (Profile.STAGED, WRONG, False),
+    ],
+)
+def test_a_stuck_rank_takes_only_what_its_engine_writes_anew(profile, unmended, takes):
+    """An agent can be started again with sound weights; what an engine has committed wrong only a further plan can mend."""
+    known = Known(stuck=True, unmended=unmended)
+    done = decide_rank(RankState.STUCK, Event.ASKED, Asked(), known, guards=ALL_GUARDS, profile=profile)
+    assert (done.refusal is None) == takes
+
+
+def test_a_stuck_rank_whose_mending_was_voted_down_stays_stuck():
+    for noes, state in (((), RankState.COMMITTING), ((1,), RankState.STUCK)):
+        done = decide_rank(
+            RankState.STUCK, Event.VOTED_TO_STAGE, Asked(), Known(noes=noes), guards=ALL_GUARDS,
+            profile=Profile.DELEGATED,
+        )  # fmt: skip
+        assert done.state is state
 
 
 def test_every_state_of_a_wave_says_what_is_due_and_the_last_row_always_holds():

@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import replace
 
-from eplb.protocol import ALL_GUARDS
+from eplb.protocol import ALL_GUARDS, Profile
 from eplb.protocol.check.controls import CONTROLS, TOGETHER, without
 from eplb.protocol.check.explore import Result, explore
 from eplb.protocol.check.world import ALL_FAULTS
@@ -18,10 +18,21 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, choices=(2, 3), default=2, help="ranks of the pool")
     parser.add_argument("--faults", type=int, default=1, help="faults of all kinds together")
     parser.add_argument("--plans", type=int, default=1, help="plans that the daemons may make")
+    parser.add_argument(
+        "--profile", choices=tuple(Profile), default=Profile.STAGED, help="who moves the weights"
+    )
     parser.add_argument("--states", type=int, default=10**9, help="give up after so many states")
     parser.add_argument("--controls", action="store_true", help="also take each guard away in turn")
     options = parser.parse_args()
-    bounds = replace(ALL_FAULTS, ranks=options.ranks, faults=options.faults, plans=options.plans)
+    if options.profile == Profile.DELEGATED and options.ranks != 2:
+        parser.error("profile delegated is checked with 2 ranks")
+    bounds = replace(
+        ALL_FAULTS,
+        ranks=options.ranks,
+        faults=options.faults,
+        plans=options.plans,
+        profile=Profile(options.profile),
+    )
     print(bounds, file=sys.stderr)
     found = explore(bounds, ALL_GUARDS, states_max=options.states)
     _show(f"{options.ranks} ranks, {options.faults} faults", found)

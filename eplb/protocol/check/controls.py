@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eplb.protocol import ALL_GUARDS
+from eplb.protocol import ALL_GUARDS, Profile
 from eplb.protocol.check.explore import explore
 from eplb.protocol.check.world import Bounds
 
@@ -32,6 +32,7 @@ CONTROLS: dict[str, Bounds] = {
     "target_right": Bounds(strays=1),
     "members_only": Bounds(ranks=3, daemons=1, waves=1, plans=0, crashes=1, strays=1),
     "not_stuck": Bounds(writes=1, strays=1),
+    "mends_broken": Bounds(writes=1, strays=1, profile=Profile.DELEGATED),
     "not_closed": Bounds(transfers=1),
     "not_busy": Bounds(pauses=1),
     "same_step": Bounds(skews=1),

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eplb.protocol.check.sight import Sight
 from eplb.protocol.check.world import Cache, Daemon, Offer, Plan, Store, Write
-from eplb.protocol.facts import RankState
+from eplb.protocol.facts import Profile, RankState
 from eplb.protocol.leader import may_lead, may_write, next_term
 from eplb.protocol.wave import DUE, Act, WaveState, decide_act, observe_wave
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eplb.protocol.check.world import Left, Record, Row, Shape
+    from eplb.protocol.check.world import Bounds, Left, Record, Row, Shape
 
 GONE = 9
 """Holder of a lease that is dead, until its time runs out; a daemon that starts again is another holder."""
@@ -39,9 +39,10 @@ class Turn(NamedTuple):
 class Daemons:
     """Steps of daemons under a set of guards."""
 
-    def __init__(self, shape: Shape, waves: int, guards: frozenset[str]) -> None:
-        self.shape, self.waves, self.guards = shape, waves, guards
-        self.target = (shape.target,) * waves
+    def __init__(self, shape: Shape, bounds: Bounds, guards: frozenset[str]) -> None:
+        self.shape, self.waves, self.guards = shape, bounds.waves, guards
+        self.target = (shape.target,) * bounds.waves
+        self._goes_back = bounds.profile is Profile.DELEGATED
 
     # Leadership.
 
@@ -84,6 +85,7 @@ class Daemons:
             yield from self._turns(state, daemon, sight, left)
 
     def _turns(self, state: WaveState, daemon: Daemon, sight: Sight, left: Left) -> Iterator[Turn]:
+        yield from self._way_back(state, daemon, sight)
         for act in Act:
             write = self._write_of(act, daemon, sight)
             after, due = self._asked_for(act, state, left)
@@ -106,6 +108,19 @@ class Daemons:
                 wrong=sight.rule_broken(act),
                 left=None if after is left else after,
             )
+
+    def _way_back(self, state: WaveState, daemon: Daemon, sight: Sight) -> Iterator[Turn]:
+        """Answer a wave that an engine committed wrong with a plan to the map before, once."""
+        plan, head = sight.store.plan, sight.head
+        if not self._goes_back or state is not WaveState.UNVERIFIED or plan is None or head is None:
+            return
+        if plan.target != self.target or sight.store.offer is None or sight.store.offer.flaw:
+            return
+        facts = sight.act_facts(Act.BEGIN, state, base_is_live=True)
+        if decide_act(Act.BEGIN, facts, guards=self.guards) is None:
+            back = Plan(plan.number + 1000, head.routed, plan.base)
+            write = self._wave(Act.BEGIN, back, daemon.term, sight)
+            yield Turn("begin the way back", daemon._replace(write=write), sight.store)
 
     @staticmethod
     def _asked_for(act: Act, state: WaveState, left: Left) -> tuple[Left | None, bool]:
@@ -154,26 +169,32 @@ class Daemons:
             if daemon.idea is None or head is None:
                 return None
             number = 1 + (store.plan.number if store.plan else 0) + 10 * daemon.term
-            return self._wave(act, Plan(number, daemon.idea, self.target), daemon.term, head)
+            return self._wave(act, Plan(number, daemon.idea, self.target), daemon.term, sight)
         if store.offer is None:
             return None
         if act is Act.OFFER_NEXT:
-            return None if store.plan is None or head is None else self._next(store.plan, daemon, head)
+            return None if store.plan is None or head is None else self._next(store.plan, daemon, sight)
         if act is Act.OFFER_AGAIN:
             again = store.offer._replace(term=daemon.term)
             return Write(act, store.plan, again) if store.offer.term < daemon.term else None
         return Write(act, store.plan if act is Act.CLOSE else None, None)
 
-    def _next(self, plan: Plan, daemon: Daemon, record: Record) -> Write | None:
-        served = list(zip(record.digests, plan.base, plan.target, strict=True))
+    def _next(self, plan: Plan, daemon: Daemon, sight: Sight) -> Write | None:
+        digests = () if sight.head is None else sight.head.digests
+        served = list(zip(digests, plan.base, plan.target, strict=True))
         stale = any(found not in (base, target) for found, base, target in served)
-        return None if stale else self._wave(Act.OFFER_NEXT, plan, daemon.term, record)
+        return None if stale else self._wave(Act.OFFER_NEXT, plan, daemon.term, sight)
 
-    def _wave(self, act: Act, plan: Plan, term: int, record: Record) -> Write | None:
+    def _wave(self, act: Act, plan: Plan, term: int, sight: Sight) -> Write | None:
+        record = sight.head
+        if record is None:
+            return None
         left = [layer for layer in range(self.waves) if record.digests[layer] != plan.target[layer]]
         if not left:
             return None
-        layer, wave = left[0], self.waves - len(left)
+        broken = {layer for each in sight.present.values() for layer, _ in each.broken}
+        layer = next((layer for layer in left if layer in broken), left[0])
+        wave = self.waves - len(left)
         target = plan.target[layer]
         offer = Offer(
             plan.number, wave, self.waves, term, record.run, layer, plan.base[layer], target, target

@@ -17,7 +17,7 @@ def reforms(
 ) -> Iterator[tuple[str, tuple[Rank, ...], Group]]:
     """Every way on: the lost come back empty, the others go on without them, or the engine starts anew."""
     lost = [number for number, rank in enumerate(ranks) if not rank.alive]
-    if not lost:
+    if not lost and not any(ranks[number].left for number in group.members):
         return
     everybody = tuple(range(len(ranks)))
     loads = _Loads(shape, layers, ranks, group)

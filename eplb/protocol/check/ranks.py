@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eplb.protocol.check.world import EMPTY, WRONG, Rank, Record, own, wire_digests
-from eplb.protocol.facts import NOTHING_ASKED, Arrived, Asked, Known, RankState
+from eplb.protocol.facts import NOTHING_ASKED, Arrived, Asked, Known, Profile, RankState
+from eplb.protocol.lives import left_broken
 from eplb.protocol.rank import Effect, Event, Transition, decide_rank
 from eplb.protocol.refusals import Code, Refusal
 
@@ -19,6 +21,7 @@ STEP, OTHER_STEP = 7, 8
 _POOL = "p"
 _SINGLE = (frozenset(("expired",)), frozenset(("old_term",)))
 _OTHER = frozenset(("other",))
+_GROUP_FAILED = frozenset((str(Code.GROUP_FAILED),))
 
 
 class Gate(NamedTuple):
@@ -44,8 +47,8 @@ class _Call(NamedTuple):
 class Ranks:
     """Steps of ranks under a set of guards; every decision is the protocol's own."""
 
-    def __init__(self, shape: Shape, guards: frozenset[str]) -> None:
-        self.shape, self.guards = shape, guards
+    def __init__(self, shape: Shape, guards: frozenset[str], profile: Profile = Profile.STAGED) -> None:
+        self.shape, self.guards, self.profile = shape, guards, profile
         self._digests: dict[Row, int] = {}
         self._identities: dict[Offer, int] = {}
 
@@ -77,7 +80,8 @@ class Ranks:
 
     def decide(self, rank: Rank, event: Event, offer: Offer | None, known: Known) -> Transition:
         """What the table says for one rank."""
-        return decide_rank(rank.state, event, self.asked(offer), known, guards=self.guards)
+        asked = self.asked(offer)
+        return decide_rank(rank.state, event, asked, known, guards=self.guards, profile=self.profile)
 
     def take(
         self, rank: Rank, done: Transition, offer: Offer | None, codes: frozenset[str] = frozenset()
@@ -102,7 +106,7 @@ class Ranks:
 
     def settle(self, rank: Rank, *, late: bool) -> Rank:
         """A forward without a gate: the rank looks at its clock, which may say that time is over, and at its transfer."""
-        if rank.hand is None:
+        if rank.hand is None or rank.state is RankState.COMMITTING:
             return rank
         offer = rank.hand
         done = self.decide(rank, Event.TIME_PASSED, offer, _aged(late))
@@ -160,6 +164,8 @@ class Ranks:
         if self.decide(rank, Event.LOOKED, None, aged).refusal is not None:
             return "keep", rank.hand, rank
         rank = rank._replace(term=max(rank.term, cache.term))
+        if rank.state is RankState.COMMITTING:
+            return "keep", rank.hand, rank
         if rank.hand is not None:
             return self._with_hand(rank, cache)
         found = cache.offer
@@ -184,7 +190,12 @@ class Ranks:
         due = self.decide(rank, Event.CALL_DUE, offer, Known(arrived=rank.arrived))
         return ("apply" if Effect.CALL_VOTE in due.effects else "keep"), offer, rank
 
-    def _known(self, rank: Rank, offer: Offer, group: Group, *, late: bool = False) -> Known:
+    def _unmended(self, rank: Rank, number: int, offer: Offer, group: Group) -> Refusal | None:
+        broken = self.record(rank, number, group).broken
+        left = left_broken(broken, dict(enumerate(rank.serves)), {offer.layer: offer.target})
+        return None if left is None else Refusal(Code.STUCK, "a wrong slot is left as it is")
+
+    def _known(self, rank: Rank, offer: Offer, group: Group, *, number: int, late: bool = False) -> Known:
         held = self.asked(rank.hand).digest
         touched = {slot // self.shape.width for slot, expert in enumerate(offer.target) if expert != EMPTY}
         stray = touched - set(group.members)
@@ -206,12 +217,13 @@ class Ranks:
             good_for_s=GOOD_FOR_S,
             arrived=rank.arrived,
             stray=Refusal(Code.NOT_MEMBER, "a slot of no member") if stray else None,
+            unmended=self._unmended(rank, number, offer, group),
         )
 
     def _prepare(self, now: dict[int, Rank], offer: Offer, group: Group) -> dict[int, Rank]:
         said = {
             number: self.decide(
-                now[number], Event.ASKED, offer, self._known(now[number], offer, group)
+                now[number], Event.ASKED, offer, self._known(now[number], offer, group, number=number)
             ).refusal
             for number in group.members
         }
@@ -222,6 +234,8 @@ class Ranks:
             event = Event.SAID_NO if refusal is not None else Event.VOTED_TO_STAGE
             done = self.decide(now[number], event, offer, noes)
             rank = self.take(now[number], done, offer, codes)
+            if Effect.BEGIN_MOVE in done.effects:
+                rank = rank._replace(hand=offer)
             if Effect.BEGIN_TRANSFER in done.effects:
                 rank = rank._replace(hand=offer, arrived=Arrived.RUNNING, staged="")
             after[number] = rank
@@ -230,7 +244,7 @@ class Ranks:
     def _apply(self, now: dict[int, Rank], call: _Call, left: Left) -> Iterator[Gate]:
         said: dict[int, Refusal | None] = {}
         for number in call.group.members:
-            known = self._known(now[number], call.offer, call.group, late=number in call.late)
+            known = self._known(now[number], call.offer, call.group, number=number, late=number in call.late)
             said[number] = self.decide(now[number], Event.CALLED, now[number].hand, known).refusal
         codes = frozenset(str(refusal.code) for refusal in said.values() if refusal is not None)
         noes = Known(noes=tuple(number for number, refusal in said.items() if refusal is not None))
@@ -261,10 +275,19 @@ class Ranks:
                 deaf = {**switched, number: self._write(number, now[number], after[number], takes=False)}
                 if deaf != switched:
                     yield Gate("switch, a slot deaf", tuple(deaf.values()), less, fault=True)
+        if (less := left.spend("messages")) is not None:
+            for heard in _some(writers):
+                unheard = {n: self.broken_off(now[n]) for n in writers if n not in heard}
+                if unheard:
+                    yield Gate(
+                        "a vote not heard by all", tuple({**switched, **unheard}.values()), less, fault=True
+                    )
         if (less := left.spend("crashes")) is not None:
             for number in call.group.members:
-                gone = {**switched, number: crashed(now[number])}
-                yield Gate("crash in the switch", tuple(gone.values()), less, fault=True)
+                for heard in _some([writer for writer in writers if writer != number]):
+                    deaf = {n: self.broken_off(now[n]) for n in writers if n not in heard}
+                    gone = {**switched, **deaf, number: crashed(now[number])}
+                    yield Gate("crash in the switch", tuple(gone.values()), less, fault=True)
 
     def _write(self, number: int, before: Rank, rank: Rank, *, takes: bool = True) -> Rank:
         """Write what is staged into the slots and read it back; ``takes`` False: the slots keep what they held."""
@@ -314,55 +337,20 @@ class Ranks:
         }
         return next((name for name, broken in rules.items() if broken), "")
 
-    # Transfers.
-
-    def transfer_ends(self, ranks: tuple[Rank, ...], group: Group, left: Left) -> Iterator[Gate]:
-        """The transfer that runs ends: well, not at all, or with damage on one rank."""
-        running = [number for number in group.members if ranks[number].alive and ranks[number].transferring]
-        if not running:
-            return
-        whole = all(ranks[number].alive for number in group.members)
-        if whole:
-            yield Gate("transfer ends", self._ended(ranks, running, Arrived.COMPLETE), left)
-        else:
-            yield Gate("transfer breaks", self._ended(ranks, running, Arrived.FAILED), left)
-        less = left.spend("transfers")
-        if less is None or not whole:
-            return
-        yield Gate("transfer fails", self._ended(ranks, running, Arrived.FAILED), less, fault=True)
-        for number in running:
-            if ranks[number].hand is None:
-                continue
-            half = self._ended(ranks, [number], Arrived.FAILED)
-            yield Gate(
-                "transfer ends on some",
-                self._ended(half, [n for n in running if n != number], Arrived.COMPLETE),
-                less,
-                fault=True,
-            )
-            for kind in ("bytes", "layout"):
-                yield Gate(f"{kind} damaged", self._damaged(ranks, running, number, kind), less, fault=True)
-
-    def _damaged(
-        self, ranks: tuple[Rank, ...], running: list[int], number: int, kind: str
-    ) -> tuple[Rank, ...]:
-        refusal = Refusal(Code.WEIGHTS_DIFFER, kind)
-        known = Known(weights_fault=refusal) if kind == "bytes" else Known(probe_fault=refusal)
-        caught = decide_rank(RankState.STAGING, Event.ARRIVED, known=known, guards=self.guards).refusal
-        if caught is not None:
-            return self._ended(ranks, running, Arrived.FAILED)
-        ended = self._ended(ranks, running, Arrived.COMPLETE)
-        return tuple(rank._replace(staged=kind) if n == number else rank for n, rank in enumerate(ended))
-
-    @staticmethod
-    def _ended(ranks: tuple[Rank, ...], which: list[int], how: Arrived) -> tuple[Rank, ...]:
-        def end(rank: Rank) -> Rank:
-            arrived = how if rank.arrived is Arrived.RUNNING else rank.arrived
-            return rank._replace(arrived=arrived, leaving=False)
-
-        return tuple(end(rank) if number in which else rank for number, rank in enumerate(ranks))
-
     # Records and lives.
+
+    def group_fails(self, ranks: tuple[Rank, ...], group: Group, left: Left) -> Iterator[Gate]:
+        """A member hears that its group has lost a rank."""
+        for number in group.members:
+            rank = ranks[number]
+            if rank.alive and rank.state is not RankState.STUCK:
+                after = {**dict(enumerate(ranks)), number: self.broken_off(rank)}
+                yield Gate(f"rank {number} leaves its broken group", tuple(after.values()), left)
+
+    def broken_off(self, rank: Rank) -> Rank:
+        """The rank once a collective of its group has failed."""
+        after = self.take(rank, self.decide(rank, Event.GROUP_FAILED, None, Known()), None)
+        return after._replace(codes=_GROUP_FAILED)
 
     def record(self, rank: Rank, number: int, group: Group) -> Record:
         """What a rank reports now."""
@@ -372,7 +360,7 @@ class Ranks:
             state = RankState.STAGING  # a daemon asks only whether an offer is held
         if state in (RankState.SERVING, RankState.SWITCHED):
             state, about = RankState.SERVING, None
-        return Record(group.run, group.members, state, about, rank.codes, digests, rank.term)
+        return Record(group.run, group.members, state, about, rank.codes, digests, rank.serves, rank.term)
 
     def plain(self, rank: Rank, number: int, group: Group) -> Rank:
         """The same rank without what nobody asks: of a vote, only the first member reports the result."""
@@ -381,12 +369,18 @@ class Ranks:
             return rank._replace(codes=known)
         if rank.state in (RankState.SERVING, RankState.SWITCHED, RankState.REFUSED):
             return rank._replace(state=RankState.SERVING, about=None, codes=frozenset())
-        return rank._replace(codes=frozenset())
+        return rank._replace(codes=rank.codes & _GROUP_FAILED)
 
 
 def crashed(rank: Rank) -> Rank:
     """A rank that is gone with all that it held; what it had answered is kept for the rule about answered offers."""
     return Rank(holds=(), serves=(), alive=False, closed=rank.closed, served=rank.served)
+
+
+def _some(numbers: list[int]) -> Iterator[frozenset[int]]:
+    """Every choice of these but none at all."""
+    for size in range(len(numbers), 0, -1):
+        yield from map(frozenset, combinations(numbers, size))
 
 
 def _aged(late: bool) -> Known:

@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 def broken_rule(shape: Shape, ranks: tuple[Rank, ...], group: Group) -> str:
     """The first rule that the group's members break while they serve together, "" = none.
 
-    A group that has lost a rank, or of which one is stuck, does not serve: it re-forms, or its engine is told.
+    A group that has lost a rank, or of which one is stuck or did not hear a vote, does not serve: it re-forms, or its engine is told.
     """
     members = {number: ranks[number] for number in group.members}
     rules: list[tuple[str, Callable[[Shape, Members], bool]]] = [
         ("two transfers of one rank at once", _two_transfers),
         ("a slot was overwritten with weights that are not its expert's", _overwritten),
     ]
-    if all(rank.alive for rank in members.values()):
+    if all(rank.alive and not rank.left for rank in members.values()):
         rules.append(("ranks that serve together use two maps", _two_maps))
-        if all(rank.state is not RankState.STUCK for rank in members.values()):
+        # An engine that mends what it wrote wrong serves it until then, and says so.
+        if all(rank.state not in (RankState.STUCK, RankState.COMMITTING) for rank in members.values()):
             rules += [
                 ("a rank serves from a slot whose weights are not what its map says", _unverified),
                 ("tokens go to a rank that has left the group", _gone),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eplb.protocol.facts import RankState
-from eplb.protocol.wave import WAITS_FOR, Act, ActFacts, Evidence, WaveState, ranks_of_run
+from eplb.protocol.lives import Told, left_broken, ranks_of_run, serving_run, weights_in_doubt
+from eplb.protocol.wave import WAITS_FOR, Act, ActFacts, Evidence, WaveState
 
 if TYPE_CHECKING:
     from eplb.protocol.check.world import Offer, Record, Row, Store
@@ -13,38 +14,42 @@ if TYPE_CHECKING:
 
 
 class Sight(NamedTuple):
-    """The store as it was read, the records that count, and the rank whose record carries the map."""
+    """The store as it was read, the records that count, the members that they name, and the first if it has reported."""
 
     store: Store
     present: dict[int, Record]
+    members: tuple[int, ...]
     first: int | None
 
     @classmethod
     def of(cls, store: Store, guards: frozenset[str]) -> Sight:
         """Read the store."""
         known = {number: record for number, record in enumerate(store.records) if record is not None}
-        carriers = [(record.run, number) for number, record in known.items() if record.members[0] == number]
-        first = max(carriers)[1] if carriers else None
-        run = None if first is None else known[first].run
+        run = serving_run(
+            Told(record.run, record.members, record.members[0] == number) for number, record in known.items()
+        )
         kept = ranks_of_run({number: record.run for number, record in known.items()}, run, guards=guards)
-        return cls(store, {number: record for number, record in known.items() if number in kept}, first)
+        present = {number: record for number, record in known.items() if number in kept}
+        members = next((record.members for record in present.values()), ())
+        first = members[0] if members and members[0] in present else None
+        return cls(store, present, members, first)
 
     @property
     def head(self) -> Record | None:
         """The record that carries the map."""
         return None if self.first is None else self.present[self.first]
 
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Ranks of the group as the first one names them."""
-        return () if self.head is None else self.head.members
-
     def evidence(self) -> Evidence:
         """What the tables ask."""
         offer, members = self.store.offer, self.members
         if offer is None or offer.pool:
             return Evidence()
-        places = {n: _place(record, offer) for n, record in self.present.items() if n in members}
+        mended = {n for n in self.present if self._is_mended(n, offer)}
+        places = {
+            n: _place(record.routed if n in mended else record.digests, offer)
+            for n, record in self.present.items()
+            if n in members
+        }
         here = {n: self.present[n].state for n in places if self.present[n].about == offer}
         return Evidence(
             on_offer=True,
@@ -53,11 +58,23 @@ class Sight(NamedTuple):
             plan_live=len(places) == len(members) > 0 and self._plan_live(offer, tuple(places)),
             switched=tuple(n for n, place in places.items() if place == "target"),
             waiting=tuple(n for n in members if places.get(n) != "target") or (() if members else (0,)),
-            stuck=tuple(n for n in places if self.present[n].state is RankState.STUCK),
+            stuck=tuple(
+                n
+                for n in places
+                if n not in mended and weights_in_doubt(self.present[n].state, self.present[n].codes)
+            ),
             lost=tuple(n for n, place in places.items() if place == "other"),
             holding=tuple(n for n, state in here.items() if state is RankState.STAGING),
+            committing=tuple(n for n, state in here.items() if state is RankState.COMMITTING),
             refusals=self._refusals(offer),
         )
+
+    def _is_mended(self, number: int, offer: Offer) -> bool:
+        """Whether the offer writes all slots anew that an earlier one left wrong on a rank."""
+        record = self.present[number]
+        rows = dict(enumerate(record.routed))
+        left = left_broken(record.broken, rows, {offer.layer: offer.named})
+        return bool(record.broken) and record.about != offer and left is None
 
     def _refusals(self, offer: Offer) -> Refusals:
         head = self.head
@@ -80,12 +97,12 @@ class Sight(NamedTuple):
 
     def act_facts(self, act: Act, state: WaveState, *, base_is_live: bool) -> ActFacts:
         """What the guards of an act ask."""
-        served = None if self.head is None else self.head.digests
+        served = None if self.head is None else self.head.routed
         return ActFacts(
             state=state,
             due=WAITS_FOR.get(act, state),
-            silent=tuple(n for n in self.members if n not in self.present) or (() if self.members else (0,)),
-            other=tuple(n for n in self.members if n in self.present and self.present[n].digests != served),
+            silent=tuple(n for n in self.members if n not in self.present) or (() if self.head else (0,)),
+            other=tuple(n for n in self.members if n in self.present and self.present[n].routed != served),
             base_is_live=base_is_live,
         )
 
@@ -118,8 +135,8 @@ class Sight(NamedTuple):
         )
 
 
-def _place(record: Record, offer: Offer) -> str:
-    found = record.digests[offer.layer]
+def _place(digests: tuple[Row, ...], offer: Offer) -> str:
+    found = digests[offer.layer]
     if found == offer.named:
         return "target"
     return "base" if found == offer.base else "other"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eplb.protocol.check.commits import Commits
 from eplb.protocol.check.daemons import GONE, Daemons
 from eplb.protocol.check.faults import strays
 from eplb.protocol.check.lives import reforms
 from eplb.protocol.check.ranks import Ranks, crashed
 from eplb.protocol.check.rules import broken_rule
-from eplb.protocol.check.world import SHAPES, Cache, Daemon, Left, Store, start
+from eplb.protocol.check.transfers import Transfers
+from eplb.protocol.check.world import Cache, Daemon, Left, Store, shape_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,8 +44,11 @@ class Steps:
     """Successors of states. A state is the keys of its ranks, cache, store, daemons, group and what is left, in this order."""
 
     def __init__(self, bounds: Bounds, guards: frozenset[str]) -> None:
-        self.bounds, self.shape, self.size = bounds, SHAPES[bounds.ranks], bounds.ranks
-        self._ranks, self._daemons = Ranks(self.shape, guards), Daemons(self.shape, bounds.waves, guards)
+        self.bounds, self.shape, self.size = bounds, shape_of(bounds), bounds.ranks
+        self._ranks = Ranks(self.shape, guards, bounds.profile)
+        self._daemons = Daemons(self.shape, bounds, guards)
+        self._commits = Commits(self._ranks)
+        self._transfers = Transfers(guards)
         self._parts: list[Any] = []
         self._ids: dict[type, dict[Any, int]] = {}
         self._memo: dict[tuple[object, ...], tuple[_Change, ...]] = {}
@@ -85,7 +90,7 @@ class Steps:
         return (
             (store.offer is None or store.offer.pool != 0)
             and all(daemon.write is None for daemon in daemons)
-            and all(rank.alive and rank.hand is None for rank in ranks)
+            and all(rank.alive and not rank.left and rank.hand is None for rank in ranks)
         )
 
     def after(self, state: Key) -> Iterator[Step]:
@@ -220,9 +225,12 @@ class Steps:
     def _group_steps(self, *keys: int) -> Iterator[_Change]:
         ranks = tuple(self._parts[key] for key in keys[: self.size])
         cache, group, left = (self._parts[key] for key in keys[self.size :])
-        steps = list(self._ranks.transfer_ends(ranks, group, left))
-        if all(ranks[number].alive for number in group.members):
+        steps = list(self._transfers.ends(ranks, group, left))
+        if all(ranks[number].alive and not ranks[number].left for number in group.members):
             steps += self._ranks.gate(ranks, cache, group, left)
+            steps += self._commits.ends(ranks, group, left)
+        else:
+            steps += self._ranks.group_fails(ranks, group, left)
         for step in steps:
             parts = self._all_ranks(ranks, step.ranks)
             if step.fault:

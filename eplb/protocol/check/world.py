@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from eplb.protocol import Arrived, RankState
+from eplb.protocol import Arrived, Code, Profile, RankState
 
 Row = tuple[int, ...]
 EMPTY, WRONG = -1, -2
@@ -22,7 +22,7 @@ class Bounds:
     ``crashes`` of ranks and daemons together; ``losses`` of all keys of the store; ``messages`` lost, repeated or read out of
     order; ``transfers`` that fail or bring damage; ``writes`` of a slot that do not take; ``pauses`` of a leader past its
     lease; ``skews`` of a rank's step count; ``strays`` offers that nobody's plan made, each wrong in one field; ``wishes`` of an operator to stop a plan;
-    ``faults`` all kinds together; ``plans`` that daemons make.
+    ``faults`` all kinds together; ``plans`` that daemons make; ``profile`` delegated has 2 ranks.
     """
 
     ranks: int = 2
@@ -39,6 +39,7 @@ class Bounds:
     strays: int = 0
     wishes: int = 0
     faults: int = 99
+    profile: Profile = Profile.STAGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,13 @@ SHAPES = {
     3: Shape(4, 2, (0, 1, 2, 3, 0, 3), (0, 2, 1, 3, 0, 3)),
 }
 """By number of ranks. Ranks 0 and 1 exchange experts that have one copy each, so that any mistake loses one."""
+MENDABLE = Shape(3, 2, (0, 1, 2, 0), (0, 1, 2, 1))
+"""For an engine that moves by itself: the slot that changes takes one more copy, so that a way back is there when it is written wrong."""
+
+
+def shape_of(bounds: Bounds) -> Shape:
+    """The maps of the world within these bounds."""
+    return MENDABLE if bounds.profile is Profile.DELEGATED else SHAPES[bounds.ranks]
 
 
 class Offer(NamedTuple):
@@ -98,13 +106,18 @@ class Rank(NamedTuple):
     served: frozenset[tuple[int, Row]] = frozenset()
 
     @property
+    def left(self) -> bool:
+        """Whether a collective of its group has failed here, so that it serves no further step in this life."""
+        return self.state is RankState.STUCK and str(Code.GROUP_FAILED) in self.codes
+
+    @property
     def transferring(self) -> bool:
         """Whether a transfer of this rank still runs."""
         return self.leaving or self.arrived is Arrived.RUNNING
 
 
 class Record(NamedTuple):
-    """What a rank reports; ``digests`` by layer the row that it serves verified, or one with a gap."""
+    """What a rank reports; ``digests`` by layer the row that it serves verified, or one with a gap, and ``routed`` the row without it."""
 
     run: int
     members: tuple[int, ...]
@@ -112,7 +125,18 @@ class Record(NamedTuple):
     about: Offer | None
     codes: frozenset[str]
     digests: tuple[Row, ...]
+    routed: tuple[Row, ...]
     term: int
+
+    @property
+    def broken(self) -> tuple[tuple[int, int], ...]:
+        """Slots (layer, slot) that it knows to be wrong."""
+        return tuple(
+            (layer, slot)
+            for layer, (seen, row) in enumerate(zip(self.digests, self.routed, strict=True))
+            for slot, expert in enumerate(row)
+            if seen[slot] != expert
+        )
 
 
 class Cache(NamedTuple):
@@ -211,7 +235,7 @@ def own(shape: Shape, row: Row, rank: int) -> Row:
 
 def start(bounds: Bounds) -> State:
     """All ranks serve the base; nothing is known to anybody."""
-    shape = SHAPES[bounds.ranks]
+    shape = shape_of(bounds)
     serves = (shape.base,) * bounds.waves
     served = frozenset((layer, shape.base) for layer in range(bounds.waves))
     members = tuple(range(bounds.ranks))
@@ -232,7 +256,7 @@ def start(bounds: Bounds) -> State:
 
 def wire_digests(shape: Shape, rank: Rank, number: int) -> tuple[Row, ...]:
     """What a rank reports by layer: the row, with a gap for each slot that it knows to be wrong."""
-    if rank.state is not RankState.STUCK:
+    if rank.state not in (RankState.STUCK, RankState.COMMITTING):
         return rank.serves
     first = number * shape.width
     rows = []
