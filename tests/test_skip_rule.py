@@ -34,7 +34,7 @@ def test_is_skipped():
     ],
     ids=["elsewhere", "ci", "ci-listed", "listed-without-reason"],
 )
-def test_a_skip_fails_in_ci_unless_it_is_listed_with_a_reason(tmp_path, ci, allowed, code, says, workers):
+def test_a_skip_fails_in_ci_unless_it_is_listed_with_a_reason(tmp_path, ci, allowed, code, says, *, workers):
     """The count of skips is always shown."""
     tests = tmp_path / "tests"
     tests.mkdir()
