@@ -17,6 +17,7 @@ from eplb.evacuation import urgent_material
 from eplb.history import History
 from eplb.migration import make_plan
 from eplb.migration.duration import Links, predicted_seconds
+from eplb.migration.put_back import put_back_plan
 from eplb.movement import ROLLBACK
 from eplb.planner import HELD_OUT_PARTS, PlanRequest, PlanResult
 from eplb.price import Worth, price_phases, worth_of
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from eplb.ranks import LiveRanks
     from eplb.window import WindowView
     from placement import Placement
+
+_BACK = ((ROLLBACK, "puts the map before the last plan back"),)
 
 
 class Planning:
@@ -191,27 +194,25 @@ class Planning:
             worth = Worth(no_price="the bytes of an expert are unknown (model.bytes_per_expert)")
         return replace(answer, plan=replace(plan, worth=worth))
 
-    def roll_back(self, before: Placement | None, ranks: LiveRanks, now_ms: int) -> PlanFacts | None:
-        """A plan from the live map back to an earlier one, ready to be chosen; None where either is unknown, they are the same or no waves lead back."""
-        rows = ranks.rows
-        if before is None or rows is None:
+    def roll_back(
+        self, before: Placement | None, ranks: LiveRanks, now_ms: int, *, unverified: bool = False
+    ) -> PlanFacts | None:
+        """A plan from the live map back to an earlier one, ready to be chosen; None where either is unknown, they are the same or no waves lead back.
+
+        ``unverified``: ranks were read back otherwise than asked, so that each starts from a map of its own.
+        """
+        rows, first = ranks.rows, ranks.first
+        if before is None or rows is None or first is None:
             return None
         target = before.physical_to_logical
         shares = all_shares(target, before.shares) if self._config.dispatch == "weighted" else None
-        try:
-            plan = make_plan(
-                self._facts,
-                rows,
-                target,
-                created_ms=now_ms,
-                shares=shares,
-                base_shares=ranks.shares,
-                wave_slots=self._config.wave_slots(),
-                reasons=((ROLLBACK, "puts the map before the last plan back"),),
+        if unverified:
+            plan = put_back_plan(
+                self._facts, target, shares, first, ranks.records, created_ms=now_ms, reasons=_BACK
             )
-        except PlanError:
-            return None
-        if not plan.changes:
+        else:
+            plan = self._plan_back(rows, target, shares, ranks.shares, now_ms)
+        if plan is None:
             return None
         self._plans[plan.plan_id] = plan
         return PlanFacts(
@@ -227,6 +228,29 @@ class Planning:
             layers=len({change.layer for change in plan.changes}),
             rollback=True,
         )
+
+    def _plan_back(
+        self,
+        rows: NDArray[np.int32],
+        target: NDArray[np.int32],
+        shares: NDArray[np.float64] | None,
+        live_shares: NDArray[np.float64] | None,
+        now_ms: int,
+    ) -> Plan | None:
+        try:
+            plan = make_plan(
+                self._facts,
+                rows,
+                target,
+                created_ms=now_ms,
+                shares=shares,
+                base_shares=live_shares,
+                wave_slots=self._config.wave_slots(),
+                reasons=_BACK,
+            )
+        except PlanError:
+            return None
+        return plan if plan.changes else None
 
     def _facts_of(
         self,

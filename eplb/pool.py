@@ -222,7 +222,7 @@ class Pool:
         if answer is not None:
             answer = self._planning.priced(answer, self._views(now_ms), gains)
         found = self._follow_up.look(self._state, movement, known.view, ranks, now_ms)
-        back = found.realised is not None or (movement.delegated and movement.state == "unverified")
+        before = self._follow_up.before if movement.unverified or found.realised is not None else None
         return Inputs(
             pool=self.config.name,
             time_ms=now_ms,
@@ -238,7 +238,7 @@ class Pool:
             movement=movement,
             gains=self._follow_up.gains,
             realised=found.realised,
-            rollback=self._planning.roll_back(self._follow_up.before, ranks, now_ms) if back else None,
+            rollback=self._planning.roll_back(before, ranks, now_ms, unverified=movement.unverified),
             outcome=found.outcome,
             departed=found.departed,
             need=self._membership.need(ranks, known.now_ms),

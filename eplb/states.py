@@ -143,6 +143,11 @@ class Movement:
     delegated: bool = False
     going_back: bool = False
 
+    @property
+    def unverified(self) -> bool:
+        """Whether only a plan back answers a failed read-back."""
+        return self.delegated and self.state == "unverified"
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:

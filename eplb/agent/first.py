@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eplb.agent.delegated import Move
 from eplb.agent.header import MAX_OFFER_BYTES, MAX_TERM, Action
 from eplb.agent.offers import already_live, offer_digest
 from eplb.agent.wire import decode_offer
@@ -49,6 +50,8 @@ class First:
         if not 0 <= wanted.term <= MAX_TERM:
             raise MigrationError(f"the link names term {wanted.term}, must be 0 to 2**53; nothing is done")
         self._standing.term_seen = max(self._standing.term_seen, wanted.term)
+        if isinstance(self._standing.hand, Move):
+            return Action.KEEP, None
         if self._standing.hand is not None:
             return self._with_hand(self._standing.hand, wanted), None
         if (

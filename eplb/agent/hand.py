@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from collectors.facts import PoolFacts
     from eplb.agent.live import LiveMap
     from eplb.agent.side import RankSide
     from eplb.agent.staging import Staging
@@ -77,14 +78,14 @@ class Hand:
         return Arrived.FAILED, Refusal(Code(code), f"rank {rank}: {sentence}")
 
 
-def read_offer(side: RankSide, raw: bytes, named: int) -> tuple[Asked, Offer | None, Refusal | None]:
+def read_offer(facts: PoolFacts, raw: bytes, named: int) -> tuple[Asked, Offer | None, Refusal | None]:
     """What the bytes ask for, the offer itself, and why it cannot be read; ``named`` is its identity in the header."""
     unread = Asked(digest=named)
     try:
         if offer_digest(raw) != named:
             return unread, None, Refusal(Code.DAMAGED_OFFER, "the bytes are not those that the header names")
         offer = decode_offer(raw)
-        return asked_of(side.facts, offer, named), offer, None
+        return asked_of(facts, offer, named), offer, None
     except OfferError as error:
         return unread, None, Refusal(Code.DAMAGED_OFFER, f"{error!s:.200}")
     except Exception as error:  # noqa: BLE001 - nothing between header and vote may raise

@@ -22,8 +22,7 @@ class LiveMap:
     """What a rank serves now; only the forward thread changes it, and only at a switch.
 
     ``rows``: int32 [layers, slots]. ``digests``: uint64 [layers], of what really stands in the slots, shares included.
-    ``shares``: float64 [layers, slots] in whole steps, or None while dispatch is not weighted. ``broken`` (layer, slot) of this
-    rank that do not hold what their row says.
+    ``shares``: float64 [layers, slots] in whole steps, or None while dispatch is not weighted.
     """
 
     def __init__(
@@ -38,7 +37,6 @@ class LiveMap:
         self.shares = None if shares is None else all_shares(self.rows, shares)
         self.digests = layer_map_digests(facts.model_layers, self.rows, self.shares)
         self.map_version = map_version
-        self.broken: tuple[tuple[int, int], ...] = ()
         self.refresh_wire_rows()
 
     def replace(
@@ -57,8 +55,6 @@ class LiveMap:
             if self.shares is not None:
                 self.shares[change.layer] = quantised_shares(row, shares)
             self.digests[change.layer] = self._digest(change.layer, row, shares, broken)
-        fresh = {change.layer for change in changes}
-        self.broken = (*(place for place in self.broken if place[0] not in fresh), *broken)
         if map_version is not None:
             self.map_version = map_version
         self.refresh_wire_rows()

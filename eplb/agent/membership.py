@@ -50,9 +50,9 @@ def stray_slot(facts: PoolFacts, members: Sequence[int], changes: Sequence[Layer
 
 
 def agree_on_members(
-    facts: PoolFacts, group: Group, transport: Transport, members: Sequence[int] | None
+    facts: PoolFacts, group: Group, transport: Transport | None, members: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """The pool ranks of the group by place, None = all of the pool's; every rank calls it.
+    """The pool ranks of the group by place, None = all of the pool's; every rank calls it. ``transport`` None: the engine has its own.
 
     Raises:
         MigrationError: on all ranks alike, when the ranks name other members, or some that the pool, the group or the
@@ -60,8 +60,8 @@ def agree_on_members(
     """
     words = np.full(group.size + 2, -1, dtype=np.int64)
     try:
-        named = range(facts.ranks) if members is None else members
-        words[0], words[1] = len(named), transport.rank
+        named = list(range(facts.ranks) if members is None else members)
+        words[0], words[1] = len(named), named[group.rank] if transport is None else transport.rank
         words[2:] = [int(rank) for rank in named] if len(named) == group.size else -1
     except Exception:  # noqa: BLE001 - the other ranks wait in the gather, so this one must come to it too
         words[0] = -1

@@ -12,7 +12,7 @@ import numpy as np
 from collectors.digests import layer_map_digest
 from eplb.agent.header import MAX_TERM, signed_word
 from eplb.agent.refusal import Code, Refusal
-from eplb.protocol import Asked, left_broken
+from eplb.protocol import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,28 +52,22 @@ def asked_of(facts: PoolFacts, offer: Offer, digest: int) -> Asked:
         found=tuple(
             _found_digest(facts, change, fault) for change, fault in zip(offer.changes, faults, strict=True)
         ),
+        others=tuple(change.bases for change in offer.changes) if offer.puts_back else (),
         fault=next((fault for fault in faults if fault is not None), None),
     )
 
 
 def already_live(facts: PoolFacts, live: LiveMap, offer: Offer) -> bool:
-    """True when the live map serves all that an offer asks for, shares included."""
-    return offer.pool == facts.pool and all(
-        0 <= change.layer < facts.layers
-        and len(change.target) == facts.slots
-        and int(live.digests[change.layer]) == change.target_digest == change_digest(facts, change)
-        for change in offer.changes
-    )
-
-
-def unmended_slot(live: LiveMap, changes: Sequence[LayerChange]) -> Refusal | None:
-    """The first slot of this rank that was read back wrong and that an offer leaves as it is, or None."""
-    rows = {layer: live.rows[layer].tolist() for layer, _ in live.broken}
-    left = left_broken(live.broken, rows, {change.layer: change.target for change in changes})
-    if left is None:
-        return None
-    return Refusal(
-        Code.STUCK, f"layer {left[0]} slot {left[1]} was read back wrong, and the offer leaves it as it is"
+    """True when the live map serves all that an offer asks for, shares included, and all ranks can be taken to."""
+    return (
+        not offer.puts_back
+        and offer.pool == facts.pool
+        and all(
+            0 <= change.layer < facts.layers
+            and len(change.target) == facts.slots
+            and int(live.digests[change.layer]) == change.target_digest == change_digest(facts, change)
+            for change in offer.changes
+        )
     )
 
 

@@ -75,8 +75,16 @@ class Reformed:
 
 
 def leave(agent: Agent) -> Past:
-    """End an agent's life, its transfer included, and keep what the next one needs."""
+    """End an agent's life, its transfer included, and keep what the next one needs.
+
+    Raises:
+        MigrationError: its engine moves weights by itself, so that the agent knows none.
+    """
     agent.close()
+    if agent.table is None:
+        raise MigrationError(
+            f"rank {agent.rank}: its engine moves weights by itself; let it re-form, then make a new Agent with the map that it routes by"
+        )
     return Past(agent.live, agent.shares, agent.table, agent.map_version, agent.term_seen, agent.run_id)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collectors.facts import PoolFacts
     from eplb.agent.digests import DigestTable
     from eplb.agent.group import Group
+    from eplb.agent.mover import Mover
 
 _COMPARED = (
     "facts of the pool",
@@ -29,6 +30,7 @@ _COMPARED = (
     "gate_steps",
     "map_version",
     "table of digests",
+    "profile or, of an engine that moves by itself, model_digest",
 )
 
 
@@ -43,9 +45,12 @@ class Start:
     run_id: int
     members: tuple[int, ...]
     table: DigestTable | None
+    mover: Mover | None = None
 
 
-def register(facts: PoolFacts, group: Group, memory: ExpertMemory, start: Start) -> tuple[LiveMap, int]:
+def register(
+    facts: PoolFacts, group: Group, memory: ExpertMemory | None, start: Start
+) -> tuple[LiveMap, int]:
     """Compare what must be equal; return the live map and the first rank's ``run_id``; every rank calls it.
 
     Raises:
@@ -76,7 +81,7 @@ def _own_map(facts: PoolFacts, start: Start) -> tuple[LiveMap | None, Refusal | 
 
 
 def _own_words(
-    facts: PoolFacts, rank: int, memory: ExpertMemory, live: LiveMap, start: Start
+    facts: PoolFacts, rank: int, memory: ExpertMemory | None, live: LiveMap, start: Start
 ) -> tuple[NDArray[np.int64], Refusal | None]:
     words = np.zeros(len(_COMPARED), dtype=np.int64)
     try:
@@ -84,9 +89,10 @@ def _own_words(
         words[0] = word(repr(facts).encode())
         words[1] = word(live.rows.tobytes())
         words[2] = word(shares)
-        words[3] = check_memory(facts, rank, memory)
+        words[3] = 0 if memory is None else check_memory(facts, rank, memory)
         words[4], words[5] = start.gate_steps, live.map_version
         words[6] = 0 if start.table is None else _table_word(facts, start.table, live)
+        words[7] = 0 if start.mover is None else 1 + start.mover.model_digest
     except Exception as error:  # noqa: BLE001 - the other ranks wait in the gather, so this one must come to it too
         return words, Refusal(Code.SHAPE, f"{error!s:.200}")
     return words, None

@@ -12,13 +12,11 @@ if TYPE_CHECKING:
 
     from eplb.agent.link import Link
     from eplb.agent.live import LiveMap
-    from eplb.agent.side import RankSide
+    from eplb.agent.side import Member
     from eplb.agent.standing import Standing
 
 RELOADED_NAMED = 16
 """Experts that a record names; the rest is counted."""
-BROKEN_NAMED = 1024
-"""A record with more is not vouched for: its digests then fit no map that the daemon could work out."""
 
 
 class Reporter:
@@ -30,23 +28,24 @@ class Reporter:
     def __init__(
         self,
         link: Link,
-        side: RankSide,
+        member: Member,
         run_id: int,
         incarnation: int,
         reloaded: Sequence[tuple[int, int, int]] = (),
     ) -> None:
-        self._link, self._side = link, side
+        self._link, self._member = link, member
         self._run_id, self._incarnation = run_id, incarnation
         self._reloaded = tuple((layer, expert) for layer, _, expert in reloaded)
         self._told: tuple[object, ...] = ()
 
     def report(self, standing: Standing, live: LiveMap, group_step: int) -> None:
         """Leave a record of what is served and of the last offer."""
-        side, first = self._side, self._side.rank == self._side.members[0]
+        member = self._member
+        first = member.rank == member.members[0]
         stuck = standing.state is RankState.STUCK
         record = LiveRecord(
-            pool=side.facts.pool,
-            rank=side.rank,
+            pool=member.facts.pool,
+            rank=member.rank,
             incarnation=self._incarnation,
             run_id=self._run_id,
             term_seen=standing.term_seen,
@@ -55,13 +54,12 @@ class Reporter:
             state=str(standing.state),
             offer=standing.offer_key,
             digests=live.wire_digests,
-            members=side.members,
+            members=member.members,
             refusals=standing.refusals if first or stuck else (),
             map_rows=live.wire_rows if first else None,
             shares_rows=live.wire_shares if first else None,
-            facts=side.facts if first else None,
-            model_digest=side.table.model_digest,
-            broken=live.broken[:BROKEN_NAMED],
+            facts=member.facts if first else None,
+            model_digest=member.model_digest,
             reloaded=self._reloaded[:RELOADED_NAMED] if first else (),
             reloaded_experts=len(self._reloaded) if first else 0,
         )

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """Which rank of which pool and group this is, and of what model; ``members`` pool ranks of the group by place in it."""
+
+    facts: PoolFacts
+    rank: int
+    members: tuple[int, ...]
+    model_digest: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankSide:
     """Facts, weights, the way they travel, and what they must be.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eplb.agent.hand import Hand
 from eplb.protocol import Effect, Known, Profile, RankState, Transition, decide_rank
 
 if TYPE_CHECKING:
-    from eplb.agent.hand import Hand
+    from eplb.agent.delegated import Move
     from eplb.agent.refusal import Refusals
     from eplb.agent.transfer import Transfer
     from eplb.protocol import Asked, Event
@@ -19,7 +20,8 @@ class Standing:
     """What a rank remembers between two gates.
 
     ``offer_key`` and ``refusals`` are what its record says of the last offer; ``leaving`` transfers that were let go of and
-    still run; ``refused`` counts offers that were not applied.
+    still run; ``refused`` counts offers that were not applied. ``broken`` why, by layer, an engine that moves by itself was
+    read back to route otherwise than it was asked to.
     """
 
     def __init__(self, rank: int, guards: frozenset[str], profile: Profile) -> None:
@@ -28,7 +30,8 @@ class Standing:
         self.refusals: Refusals = ()
         self.offer_key = ""
         self.term_seen = 0
-        self.hand: Hand | None = None
+        self.hand: Hand | Move | None = None
+        self.broken: dict[int, str] = {}
         self.leaving: list[Transfer] = []
         self.refused = 0
         self._rank = rank
@@ -42,7 +45,7 @@ class Standing:
     @property
     def staging_bytes(self) -> int:
         """Bytes held beside the live storage now, those of a wave that was let go in mid-transfer included."""
-        held = self.hand.staging.bytes if self.hand else 0
+        held = self.hand.staging.bytes if isinstance(self.hand, Hand) else 0
         return held + sum(transfer.staging_bytes for transfer in self.leaving)
 
     def has_closed(self, digest: int) -> bool:
@@ -71,7 +74,7 @@ class Standing:
 
     def release(self) -> None:
         """Let go of the offer in hand."""
-        running = self.hand.let_go() if self.hand else None
+        running = self.hand.let_go() if isinstance(self.hand, Hand) else None
         if running is not None:
             self.leaving.append(running)
         self.hand = None

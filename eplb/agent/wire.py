@@ -34,6 +34,7 @@ class LayerChange:
 
     ``layer`` position of the row; ``base_digest`` map digest that the layer must serve now; ``target_digest`` of the new
     row; ``target`` logical ids by slot, -1 = empty; ``shares`` the part of its expert's tokens for each slot, or None.
+    ``bases`` only in a plan that puts a map back after a failed read-back: all digests that ranks serve in this layer.
     """
 
     layer: int
@@ -41,6 +42,7 @@ class LayerChange:
     target_digest: int
     target: tuple[int, ...]
     shares: tuple[float, ...] | None = None
+    bases: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,11 @@ class Offer:
         """Identity of the offer, for acks and logs; a new leader's offer of the same wave is another one."""
         return f"{self.plan_id}/{self.wave}@{self.term}"
 
+    @property
+    def puts_back(self) -> bool:
+        """Whether it leads back from what ranks were found to serve after a failed read-back, each from its own."""
+        return any(change.bases for change in self.changes)
+
 
 @dataclass(frozen=True, slots=True)
 class LiveRecord:
@@ -77,7 +84,6 @@ class LiveRecord:
     first member, its own from a rank that is stuck, else none. ``members`` pool ranks of the group by place in it, () = all of the pool.
     ``map_rows`` and ``shares_rows`` the whole live map, and ``facts`` the pool's shape, only from the first member.
     ``reloaded`` the first few (layer, expert) that this life began by loading from a checkpoint, ``reloaded_experts`` how many.
-    ``broken`` (layer, slot) of this rank that were read back wrong: the digest of such a layer is that of its row with these slots empty.
     """
 
     pool: str
@@ -98,7 +104,6 @@ class LiveRecord:
     model_digest: int = 0
     reloaded: tuple[tuple[int, int], ...] = ()
     reloaded_experts: int = 0
-    broken: tuple[tuple[int, int], ...] = ()
 
     def physical_to_logical(self) -> NDArray[np.int32] | None:
         """The whole live map, int32 [layers, slots], if this record carries it."""
@@ -163,6 +168,7 @@ def read_changes(items: list[dict[str, Any]]) -> tuple[LayerChange, ...]:
             target_digest=int(item["target_digest"]),
             target=tuple(int(x) for x in item["target"]),
             shares=None if item["shares"] is None else tuple(float(x) for x in item["shares"]),
+            bases=tuple(int(x) for x in item.get("bases", ())),
         )
         for item in items
     )
@@ -212,7 +218,6 @@ def decode_live(raw: bytes) -> LiveRecord:
                 "digests": tuple(int(x) for x in body["digests"]),
                 "members": tuple(int(x) for x in body["members"]),
                 "reloaded": tuple((int(layer), int(expert)) for layer, expert in body["reloaded"]),
-                "broken": tuple((int(layer), int(slot)) for layer, slot in body["broken"]),
                 "refusals": tuple((int(r), str(c), str(s)) for r, c, s in body["refusals"]),
             },
             map_rows=None if rows is None else tuple(tuple(int(x) for x in row) for row in rows),

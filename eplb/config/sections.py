@@ -245,8 +245,7 @@ class MigrationConfig(Section):
 
     profile: Literal["staged", "delegated"] = "staged"
     """Who moves the weights, as the ranks' agents are told too: staged = the agent, into staging, until the vote can stop it; delegated = the engine
-    itself, after the vote, so that a failed read-back cannot be stopped: the pool is paused, and a plan back to the map before is tried, which ranks that are
-    stuck refuse until they are restarted."""
+    itself, after the vote, so that a failed read-back is answered by a plan back to the map before, from what each rank serves, and a pause."""
     gate_steps: int = Field(default=20, ge=20)
     """Group forwards between two headers of rank 0. 20 keeps the cost of the broadcast below 0.1 % of a step."""
     offer_expires_s: float = Field(default=60.0, gt=0)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from eplb.agent.header import MAX_OFFER_BYTES
 from eplb.agent.wire import Offer, encode_offer
 from eplb.errors import PlanError, PlanStale
-from eplb.migration.broken import mending_first, routed_digests
 from eplb.migration.desired import Desired, of_one_run
 from eplb.migration.membership import first_of, members_of
+from eplb.migration.plan import remaining
 from eplb.migration.status import MigrationStatus, observe
-from eplb.migration.waves import waves
+from eplb.migration.waves import merged, waves
 from eplb.protocol import ALL_GUARDS, WAITS_FOR, Act, ActFacts, Code, decide_act
 
 if TYPE_CHECKING:
@@ -121,18 +121,19 @@ class Actuator:
         present = of_one_run(self._facts, live, guards=self._guards)
         status = self.observe(desired, live, now_ms)
         first, members = first_of(self._facts, present), members_of(self._facts, present)
-        told = first is not None and first.map_rows is not None
-        routed = (
-            {rank: self._routed(record, first) for rank, record in present.items()} if first and told else {}
-        )
-        served = routed[first.rank] if first and told else None
+        served = None if first is None or first.map_rows is None else first.digests
+        back = plan if plan is not None and plan.puts_back else None
         facts = ActFacts(
             state=status.state,
             due=WAITS_FOR.get(act, status.state),
             offer=status.offer,
             sentence=status.sentence,
             silent=tuple(rank for rank in members if rank not in present) or (() if served else members[:1]),
-            other=tuple(rank for rank, digests in routed.items() if digests != served),
+            other=tuple(
+                rank
+                for rank, record in present.items()
+                if served and record.digests != served and not (back and back.starts_from(record.digests))
+            ),
             base_is_live=act is not Act.BEGIN or plan is None or served == plan.base_digests,
         )
         refusal = decide_act(act, facts, guards=self._guards)
@@ -142,14 +143,12 @@ class Actuator:
         kind = PlanStale if refusal.code is Code.STALE else PlanError
         raise kind(f"{name}{act} is refused ({refusal.code}): {refusal.sentence}")
 
-    def _routed(self, record: LiveRecord, first: LiveRecord) -> tuple[int, ...]:
-        return routed_digests(self._facts, record, first)
-
     def _waves(
-        self, plan: Plan, rows: NDArray[np.int32], digests: tuple[int, ...], live: dict[int, LiveRecord]
+        self, plan: Plan, rows: NDArray[np.int32], digests: tuple[int, ...]
     ) -> list[tuple[LayerChange, ...]]:
-        mending, plan = mending_first(plan, digests, live.values())
-        return [mending] * bool(mending) + waves(
+        if plan.puts_back:
+            return [merged(remaining(plan, digests))]
+        return waves(
             self._facts,
             plan,
             rows,
@@ -162,9 +161,7 @@ class Actuator:
     def _offer(self, desired: Desired, live: dict[int, LiveRecord], wave: int, now_ms: int) -> Desired:
         plan, first = desired.plan, first_of(self._facts, live)
         rows = None if first is None else first.physical_to_logical()
-        left: list[tuple[LayerChange, ...]] = []
-        if plan is not None and first is not None and rows is not None:
-            left = self._waves(plan, rows, self._routed(first, first), live)
+        left = [] if plan is None or first is None or rows is None else self._waves(plan, rows, first.digests)
         if plan is None or first is None or not left:
             raise PlanError("nothing is left to move")
         offer = Offer(

@@ -45,6 +45,19 @@ class Plan:
     gain_ratio: float
     reasons: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def puts_back(self) -> bool:
+        """Whether it leads back after a failed read-back, from what each rank was found to serve."""
+        return any(change.bases for change in self.changes)
+
+    def starts_from(self, digests: Sequence[int]) -> bool:
+        """Whether a rank that serves these digests, one a layer, serves what the plan was made from."""
+        bases = {change.layer: change.bases for change in self.changes}
+        return all(
+            digest == base or digest in bases.get(layer, ())
+            for layer, (digest, base) in enumerate(zip(digests, self.base_digests, strict=True))
+        )
+
 
 def make_plan(
     facts: PoolFacts,
@@ -94,7 +107,7 @@ def make_plan(
     moves = int(newcomers(facts, base, target).sum())
     return Plan(
         pool=facts.pool,
-        plan_id=_plan_id(created_ms, base_digests, changes),
+        plan_id=plan_id(created_ms, base_digests, changes),
         created_ms=created_ms,
         base_digests=tuple(int(x) for x in base_digests),
         changes=changes,
@@ -182,7 +195,8 @@ def _digest(
     return layer_map_digest(facts.model_layers[change.layer], row, shares)
 
 
-def _plan_id(created_ms: int, base_digests: NDArray[np.uint64], changes: Sequence[LayerChange]) -> str:
+def plan_id(created_ms: int, base_digests: NDArray[np.uint64], changes: Sequence[LayerChange]) -> str:
+    """A name of a plan that another start, target or time gives another."""
     digest = blake2b(str(created_ms).encode(), digest_size=5)
     digest.update(base_digests.astype("<u8").tobytes())
     digest.update(repr([(change.layer, change.target_digest) for change in changes]).encode())

@@ -67,7 +67,10 @@ def _read_links(items: list[dict[str, Any]]) -> tuple[LayerChange, ...]:
             target = tuple(int(x) for x in _patched(first.target, item["target"]))
             given = _patched(first.shares or (), item["shares"])
             shares = tuple(float(x) for x in given) if given else None
-        change = LayerChange(layer, int(item["base_digest"]), int(item["target_digest"]), target, shares)
+        bases = tuple(int(x) for x in item.get("bases", ()))
+        change = LayerChange(
+            layer, int(item["base_digest"]), int(item["target_digest"]), target, shares, bases
+        )
         before[layer] = change
         links.append(change)
         # A link that changes nothing is three words on the wire and a whole row here.

@@ -8,16 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eplb.migration.broken import in_doubt_of_weights, is_mended, routed_digests
 from eplb.migration.desired import of_one_run
 from eplb.migration.membership import first_of, members_of
 from eplb.migration.plan import last_changes, plan_is_live
-from eplb.protocol import ALL_GUARDS, BUSY, Evidence, observe_wave
+from eplb.protocol import ALL_GUARDS, BUSY, Evidence, observe_wave, weights_in_doubt
 from eplb.protocol import WaveState as State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from collectors.facts import PoolFacts
     from eplb.agent.refusal import Refusals
     from eplb.agent.wire import LayerChange, LiveRecord, Offer
@@ -100,6 +97,12 @@ def _all_told(facts: PoolFacts, present: dict[int, LiveRecord]) -> bool:
     return set(members_of(facts, present)) <= set(present)
 
 
+def in_doubt_of_weights(record: LiveRecord) -> bool:
+    """Whether a rank is stuck with weights that failed their read-back; one that only lost its group waits for it to form again."""
+    codes = {code for rank, code, _ in record.refusals if rank == record.rank}
+    return weights_in_doubt(record.state, codes)
+
+
 def _serve(records: dict[int, LiveRecord], change: LayerChange) -> bool:
     return all(record.digests[change.layer] == change.target_digest for record in records.values())
 
@@ -115,22 +118,19 @@ def _offer_of(facts: PoolFacts, desired: Desired) -> Offer | None:
 def _gather(
     facts: PoolFacts, desired: Desired, offer: Offer, live: dict[int, LiveRecord], now_ms: int
 ) -> Evidence:
-    first = first_of(facts, live)
-    mended = {
-        rank for rank, record in live.items() if first is not None and is_mended(facts, record, first, offer)
-    }
-    places = {
-        rank: _place(
-            record,
-            offer,
-            routed_digests(facts, record, first) if first and rank in mended else record.digests,
-        )
-        for rank, record in live.items()
-    }
+    places = {rank: _place(record, offer) for rank, record in live.items()}
     switched = tuple(sorted(rank for rank, place in places.items() if place == "target"))
+    first = first_of(facts, live)
     refusals = first.refusals if first and first.offer == offer.key and first.state == "refused" else ()
     limit_ms = desired.offered_ms + (offer.expires_after_s + GRACE_S) * 1000
     here = {rank: record.state for rank, record in live.items() if record.offer == offer.key}
+    stuck = {
+        rank
+        for rank, record in live.items()
+        if in_doubt_of_weights(record) and (rank in here or not offer.puts_back)
+    }
+    # One rank was stuck by it, so that all have agreed to it: who says nothing of it has not reported yet.
+    untold = set(live).difference(here) if stuck.intersection(here) else set()
     return Evidence(
         on_offer=True,
         wave=offer.wave,
@@ -139,14 +139,10 @@ def _gather(
         switched=switched,
         mixed=tuple(sorted(rank for rank, place in places.items() if place == "mixed")),
         waiting=tuple(rank for rank in members_of(facts, live) if rank not in switched),
-        stuck=tuple(
-            sorted(
-                rank for rank, record in live.items() if rank not in mended and in_doubt_of_weights(record)
-            )
-        ),
+        stuck=tuple(sorted(stuck)),
         lost=tuple(sorted(rank for rank, place in places.items() if place == "other")),
         holding=tuple(sorted(rank for rank, state in here.items() if state in _HOLDING)),
-        committing=tuple(sorted(rank for rank, state in here.items() if state == "committing")),
+        committing=tuple(sorted(untold | {rank for rank, state in here.items() if state == "committing"})),
         refusals=refusals,
         overdue=now_ms > limit_ms,
     )
@@ -163,15 +159,13 @@ def serves_plan(facts: PoolFacts, plan: Plan, live: dict[int, LiveRecord]) -> bo
     return _all_told(facts, live) and all(plan_is_live(plan, record.digests) for record in live.values())
 
 
-def _place(record: LiveRecord, offer: Offer, digests: Sequence[int]) -> str:
-    """Where one rank stands with the wave: base, target, mixed (some layers on target), or other; ``digests`` by layer."""
-    moved = [c for c in offer.changes if c.base_digest != c.target_digest]
-    if not moved:
-        return "target" if record.offer == offer.key and record.state == "switched" else "base"
-    on_target = sum(digests[c.layer] == c.target_digest for c in moved)
-    on_base = sum(digests[c.layer] == c.base_digest for c in moved)
-    if on_target == len(moved):
+def _place(record: LiveRecord, offer: Offer) -> str:
+    """Where one rank stands with the wave: base, target, mixed (some layers on target), or other."""
+    served = [(change, record.digests[change.layer]) for change in offer.changes]
+    arrived = {change.layer for change, digest in served if digest == change.target_digest}
+    left = {change.layer for change, digest in served if digest not in (change.base_digest, *change.bases)}
+    if len(arrived) == len(served) and (left or (record.offer == offer.key and record.state == "switched")):
         return "target"
-    if on_base == len(moved):
+    if not left:
         return "base"
-    return "mixed" if on_target else "other"
+    return "mixed" if arrived & left else "other"

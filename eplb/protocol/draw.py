@@ -31,10 +31,10 @@ _PROFILES = {
         "nobody does. It can be stopped until the vote on the switch."
     ),
     Profile.DELEGATED: (
-        "The engine moves and commits layers by itself once the group has agreed to the offer. It cannot be stopped from then on: a "
-        "layer that is read back wrong makes the rank `stuck` and the wave `unverified`. Such a rank serves on and takes only an offer that "
-        "writes every wrong slot anew, as the plan back to the map before does; its first wave is the layer with the wrong slot. These are "
-        "the rules that an adapter of such an engine has to follow; the agent itself runs `staged` only so far."
+        "The engine moves and commits layers by itself once the group has agreed to the offer. It cannot be stopped from then on: each "
+        "layer is read back when it is committed, and what the engine really routes by is what the rank reports. A layer that was read "
+        "back otherwise than asked makes the rank `stuck` once the engine is done with the offer, and the wave `unverified`. The answer "
+        "is an offer that leads back from whatever each rank serves; a stuck rank takes it only if it rewrites all its broken layers."
     ),
 }
 

@@ -39,8 +39,7 @@ class RankState(StrEnum):
     SWITCHED = "switched"
     """The last offer is served."""
     STUCK = "stuck"
-    """A slot was read back wrong, or the group was left; this rank takes no further offer but, where the engine moves by itself, one
-    that mends the slot."""
+    """A slot was read back wrong, or the group was left; no further offer is taken but one that rewrites all broken layers of an engine."""
 
 
 class Arrived(StrEnum):
@@ -57,8 +56,8 @@ class Asked:
     """What an offer asks for, as one rank read it.
 
     ``digest`` identity of the offer's bytes, 0 = no offer. ``layers`` positions that it touches; ``bases`` and ``targets``
-    the digests that it names for them, ``found`` the digests of the rows that came with it. ``fault`` the first thing wrong
-    with a field or a row itself.
+    the digests that it names for them, ``found`` the digests of the rows that came with it; ``others`` further bases by layer
+    that it starts from on some ranks, () = none. ``fault`` the first thing wrong with a field or a row itself.
     """
 
     digest: int = 0
@@ -71,6 +70,7 @@ class Asked:
     bases: tuple[int, ...] = ()
     targets: tuple[int, ...] = ()
     found: tuple[int, ...] = ()
+    others: tuple[tuple[int, ...], ...] = ()
     fault: Refusal | None = None
 
 
@@ -78,13 +78,13 @@ class Asked:
 class Known:
     """What one rank knows at the moment of a decision.
 
-    ``served`` digests of the rows that it routes by in the layers asked for; ``held`` identity of the offer in hand, 0 = none; ``named``
+    ``served`` digests that it serves in the layers asked for; ``held`` identity of the offer in hand, 0 = none; ``named``
     identity that the header names, and ``named_step``, ``named_run`` its step and run; ``closed`` this offer was refused or
     applied here before; ``leaving`` a transfer of an earlier offer still runs; ``age_s`` since this rank, or rank 0's cache
     of the store, first saw the offer, by its own monotonic clock, and ``good_for_s`` what the offer gives; ``cache_age_s``
     since the store last answered; ``still_wanted`` the store still asks for the offer in hand; ``arrived`` and ``failure``
-    the state of the transfer on all ranks; ``stray`` a slot of no member that is to hold an expert; ``unmended`` a slot of this rank that
-    was read back wrong and that the offer leaves as it is; ``weights_fault``, ``probe_fault`` what a comparison of bytes, and of outputs on
+    the state of the transfer on all ranks; ``stray`` a slot of no member that is to hold an expert; ``unmended`` a layer that this
+    rank was read back to serve otherwise than asked and that the offer leaves as it is; ``weights_fault``, ``probe_fault`` what a comparison of bytes, and of outputs on
     the probe vector, found wrong; ``noes`` ranks that said no in the vote, or -1 in place of them if their names were lost.
     """
 

@@ -68,8 +68,9 @@ def _same_model(asked: Asked, known: Known) -> Refusal | None:
 
 
 def _base_live(asked: Asked, known: Known) -> Refusal | None:
-    for layer, base, served in zip(asked.layers, asked.bases, known.served, strict=False):
-        if base != served:
+    others = asked.others or ((),) * len(asked.layers)
+    for layer, base, also, served in zip(asked.layers, asked.bases, others, known.served, strict=False):
+        if served != base and served not in also:
             return Refusal(
                 Code.BASE_DIFFERS, f"layer {layer}: serves map {served:016x}, the offer is for {base:016x}"
             )
@@ -215,7 +216,7 @@ RANK_GUARDS: tuple[Guard, ...] = (
     Guard("not_stuck", "a rank with a wrong slot goes on as if it were sound", (Code.STUCK,), _not_stuck),
     Guard(
         "mends_broken",
-        "a rank with a wrong slot that its engine could mend takes an offer that leaves it wrong",
+        "a rank that serves a layer wrong, which its engine could mend, takes an offer that leaves it wrong",
         (Code.STUCK,),
         _mends_broken,
     ),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from eplb.protocol.facts import RankState
 from eplb.protocol.refusals import Code
 
-Rows = Mapping[int, Sequence[int]]
-"""Rows of a map by layer."""
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
 _GROUP_LOST = frozenset({str(Code.GROUP_FAILED), str(Code.EXPERT_LOST)})
 
 
@@ -59,13 +60,6 @@ def weights_in_doubt(state: str, codes: Collection[str]) -> bool:
     return state == RankState.STUCK and not _GROUP_LOST.intersection(codes)
 
 
-def left_broken(broken: Iterable[tuple[int, int]], rows: Rows, targets: Rows) -> tuple[int, int] | None:
-    """The first slot (layer, slot) that was read back wrong and that an offer does not give another expert, or none; None = all are mended.
-
-    ``rows`` that are routed by, ``targets`` of the offer, by layer.
-    """
-    for layer, slot in broken:
-        target = targets.get(layer)
-        if target is None or target[slot] == rows[layer][slot]:
-            return layer, slot
-    return None
+def left_broken(broken: Iterable[int], layers: Collection[int]) -> int | None:
+    """The first layer that was read back wrong and that an offer of these layers does not touch; None = it touches all."""
+    return next((layer for layer in broken if layer not in layers), None)

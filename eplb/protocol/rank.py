@@ -86,7 +86,7 @@ class Effect(StrEnum):
     WRITE_SLOTS = "write_slots"
     READ_BACK = "read_back"
     SERVE = "serve"
-    """Route by the new rows."""
+    """Route by the new rows, or, where the engine routes, report what it was read back to route by."""
     RELEASE = "release"
     """Free what is staged, now or when no parcel can come into it any more."""
     REMEMBER = "remember"
@@ -131,6 +131,7 @@ _CAN_SWITCH = (
     "same_step", "same_offer", "term_not_old", "same_model", "not_expired", "base_live", "transfer_complete",
 )  # fmt: skip
 _SWITCH = (Effect.WRITE_SLOTS, Effect.READ_BACK, Effect.SERVE, *LET_GO)
+_MOVE = (Effect.BEGIN_MOVE, Effect.REPORT)
 _YES, _NO = (Effect.SAY_YES,), (Effect.SAY_NO,)
 
 ROWS: tuple[Row, ...] = (
@@ -155,14 +156,8 @@ ROWS: tuple[Row, ...] = (
         STAGED, (*NOT_STUCK, STUCK), Event.VOTED_TO_STAGE, ("unanimous_vote",),
         STAGING, (Effect.BEGIN_TRANSFER, Effect.REPORT), REFUSED, LET_GO,
     ),
-    Row(
-        DELEGATED, RESTING, Event.VOTED_TO_STAGE, ("unanimous_vote",),
-        COMMITTING, (Effect.BEGIN_MOVE, Effect.REPORT), REFUSED, LET_GO,
-    ),
-    Row(
-        DELEGATED, (STUCK,), Event.VOTED_TO_STAGE, ("unanimous_vote",),
-        COMMITTING, (Effect.BEGIN_MOVE, Effect.REPORT), STUCK, (Effect.REMEMBER,),
-    ),
+    Row(DELEGATED, RESTING, Event.VOTED_TO_STAGE, ("unanimous_vote",), COMMITTING, _MOVE, REFUSED, LET_GO),
+    Row(DELEGATED, (STUCK,), Event.VOTED_TO_STAGE, ("unanimous_vote",), COMMITTING, _MOVE, STUCK, LET_GO),
     # The staged profile moves, votes again, and switches.
     Row(STAGED, ABORTABLE, Event.ARRIVED, ("weights_right", "probe_right")),
     Row(STAGED, (STAGING,), Event.TRANSFER_ENDED, ("transfer_complete",), PREPARED, (Effect.REPORT,), REFUSED, LET_GO),
@@ -171,13 +166,8 @@ ROWS: tuple[Row, ...] = (
     Row(STAGED, ABORTABLE, Event.VOTED_TO_SWITCH, ("unanimous_vote",), SWITCHED, _SWITCH, REFUSED, LET_GO),
     Row(STAGED, (SWITCHED,), Event.WRITTEN, ("read_back",), SWITCHED, (), STUCK),
     # The engine of the delegated profile commits layer by layer, and nobody can stop it.
-    Row(
-        DELEGATED, (COMMITTING,), Event.LAYER_COMMITTED, ("read_back",),
-        None, (Effect.SERVE, Effect.REPORT), STUCK, (Effect.SERVE, Effect.REPORT),
-    ),
-    Row(DELEGATED, (STUCK,), Event.LAYER_COMMITTED, effects=(Effect.SERVE, Effect.REPORT)),
-    Row(DELEGATED, (COMMITTING,), Event.WRITTEN, to=SWITCHED, effects=LET_GO),
-    Row(DELEGATED, (STUCK,), Event.WRITTEN, effects=LET_GO),
+    Row(DELEGATED, (COMMITTING,), Event.LAYER_COMMITTED, effects=(Effect.READ_BACK, Effect.SERVE, Effect.REPORT)),
+    Row(DELEGATED, (COMMITTING,), Event.WRITTEN, ("read_back",), SWITCHED, LET_GO, STUCK, LET_GO),
     # A rank that cannot go on takes no further part; its map stays.
     Row(BOTH, ANY, Event.GROUP_FAILED, to=STUCK, effects=(Effect.RELEASE, Effect.REPORT, Effect.LEAVE_GROUP)),
 )  # fmt: skip

@@ -113,8 +113,8 @@ STATES: tuple[StateRow, ...] = (
         lambda _: "nothing is on offer",
     ),
     StateRow(
-        WaveState.UNVERIFIED, "apply_unverified", "a rank is stuck",
-        lambda e: bool(e.stuck),
+        WaveState.UNVERIFIED, "apply_unverified", "a rank is stuck, and no engine commits any more",
+        lambda e: bool(e.stuck) and not e.committing,
         lambda e: f"{_ranks(e.stuck)} stuck: what was read back is not what was asked for, or the group was left",
     ),
     StateRow(

@@ -221,9 +221,7 @@ class Crew:
         def drive(rank: int) -> None:
             agent = self.agents[rank]
             for step in range(first, first + gates * GATE_STEPS):
-                switched = agent.before_forward(step + self.step_offset.get(rank, 0))
-                if switched is not None:
-                    self.switched[rank].append((step, switched))
+                self.forward(rank, step)
                 if step % GATE_STEPS == GATE_STEPS - 1:
                     if self._pace[rank].min(int(bool(holds(agent)))):
                         break
@@ -231,6 +229,12 @@ class Crew:
 
         self._everywhere(drive)
         self.step = self.step + gates * GATE_STEPS  # group steps only grow; the gates count calls
+
+    def forward(self, rank: int, step: int) -> None:
+        """One forward of one rank."""
+        switched = self.agents[rank].before_forward(step + self.step_offset.get(rank, 0))
+        if switched is not None:
+            self.switched[rank].append((step, switched))
 
     def stage(self, asked: Offer) -> None:
         """Bring all ranks to ``prepared`` and keep rank 0 from calling the vote, as a store that is away does."""

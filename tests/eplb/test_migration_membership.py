@@ -6,8 +6,8 @@ from agent_crew import FACTS, start_map
 
 from collectors.digests import layer_map_digests
 from eplb.agent.wire import LiveRecord, encode_live
-from eplb.migration.broken import in_doubt_of_weights
 from eplb.migration.membership import first_of, lost_ranks, members_of, serving_run
+from eplb.migration.status import in_doubt_of_weights
 from eplb.ranks import LiveRanks
 
 ROWS = start_map()

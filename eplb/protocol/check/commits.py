@@ -53,10 +53,10 @@ class Commits:
         )
         wrong = any(expert not in (EMPTY, held) for expert, held in zip(target, slots, strict=True))
         found = Known(weights_fault=Refusal(Code.WEIGHTS_DIFFER, "read back wrong") if wrong else None)
-        done = self._ranks.decide(rank, Event.LAYER_COMMITTED, offer, found)
+        done = self._ranks.decide(rank, Event.LAYER_COMMITTED, offer, Known())
         rank = self._ranks.take(rank, done, offer)._replace(
             holds=(*rank.holds[:layer], slots, *rank.holds[layer + 1 :]),
             serves=(*rank.serves[:layer], offer.target, *rank.serves[layer + 1 :]),
             served=rank.served | {(layer, offer.target)},
         )
-        return self._ranks.take(rank, self._ranks.decide(rank, Event.WRITTEN, offer, Known()), offer)
+        return self._ranks.take(rank, self._ranks.decide(rank, Event.WRITTEN, offer, found), offer)

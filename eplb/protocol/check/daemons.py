@@ -116,10 +116,11 @@ class Daemons:
             return
         if plan.target != self.target or sight.store.offer is None or sight.store.offer.flaw:
             return
-        facts = sight.act_facts(Act.BEGIN, state, base_is_live=True)
-        if decide_act(Act.BEGIN, facts, guards=self.guards) is None:
-            back = Plan(plan.number + 1000, head.routed, plan.base)
-            write = self._wave(Act.BEGIN, back, daemon.term, sight)
+        # Whatever a rank reports is named as a base of the offer, so that none serves another map than the plan starts from.
+        facts = replace(sight.act_facts(Act.BEGIN, state, base_is_live=True), other=())
+        back = Plan(plan.number + 1000, head.digests, plan.base)
+        write = self._wave(Act.BEGIN, back, daemon.term, sight, back=True)
+        if write is not None and decide_act(Act.BEGIN, facts, guards=self.guards) is None:
             yield Turn("begin the way back", daemon._replace(write=write), sight.store)
 
     @staticmethod
@@ -185,20 +186,31 @@ class Daemons:
         stale = any(found not in (base, target) for found, base, target in served)
         return None if stale else self._wave(Act.OFFER_NEXT, plan, daemon.term, sight)
 
-    def _wave(self, act: Act, plan: Plan, term: int, sight: Sight) -> Write | None:
+    def _wave(self, act: Act, plan: Plan, term: int, sight: Sight, *, back: bool = False) -> Write | None:
+        """The next layer; on the way ``back`` first one that ranks do not agree on or of which one reports a gap."""
         record = sight.head
         if record is None:
             return None
-        left = [layer for layer in range(self.waves) if record.digests[layer] != plan.target[layer]]
+        found = [
+            tuple(sorted({each.digests[layer] for each in sight.present.values()}))
+            for layer in range(self.waves)
+        ]
+        left = [
+            layer
+            for layer in range(self.waves)
+            if (
+                found[layer] != (plan.target[layer],) if back else record.digests[layer] != plan.target[layer]
+            )
+        ]
         if not left:
             return None
-        broken = {layer for each in sight.present.values() for layer, _ in each.broken}
-        layer = next((layer for layer in left if layer in broken), left[0])
+        layer = max(left, key=lambda layer: (back and found[layer] != (self.target[layer],), -layer))
         wave = self.waves - len(left)
         target = plan.target[layer]
         offer = Offer(
-            plan.number, wave, self.waves, term, record.run, layer, plan.base[layer], target, target
-        )
+            plan.number, wave, self.waves, term, record.run, layer, plan.base[layer], target, target,
+            bases=found[layer] if back else (),
+        )  # fmt: skip
         return Write(act, plan, offer)
 
 

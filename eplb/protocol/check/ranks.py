@@ -70,6 +70,7 @@ class Ranks:
             bases=(self.digest(offer.base),),
             targets=(self.digest(offer.named),),
             found=(self.digest(offer.target),),
+            others=(tuple(map(self.digest, offer.bases)),) if offer.bases else (),
             fault=self._fault(offer.target),
         )
 
@@ -190,10 +191,17 @@ class Ranks:
         due = self.decide(rank, Event.CALL_DUE, offer, Known(arrived=rank.arrived))
         return ("apply" if Effect.CALL_VOTE in due.effects else "keep"), offer, rank
 
-    def _unmended(self, rank: Rank, number: int, offer: Offer, group: Group) -> Refusal | None:
-        broken = self.record(rank, number, group).broken
-        left = left_broken(broken, dict(enumerate(rank.serves)), {offer.layer: offer.target})
-        return None if left is None else Refusal(Code.STUCK, "a wrong slot is left as it is")
+    def _reported(self, rank: Rank, number: int) -> tuple[Row, ...]:
+        # An agent whose slot failed its read-back in the staged profile takes no offer at all, whatever it compares.
+        return rank.serves if self.profile is Profile.STAGED else wire_digests(self.shape, rank, number)
+
+    def _unmended(self, rank: Rank, number: int, offer: Offer) -> Refusal | None:
+        told = self._reported(rank, number)
+        broken = {layer for layer, row in enumerate(told) if row != rank.serves[layer]}
+        if rank.state is RankState.STUCK and rank.about and told[rank.about.layer] != rank.about.named:
+            broken.add(rank.about.layer)
+        left = left_broken(sorted(broken), (offer.layer,))
+        return None if left is None else Refusal(Code.STUCK, "a wrong layer is left as it is")
 
     def _known(self, rank: Rank, offer: Offer, group: Group, *, number: int, late: bool = False) -> Known:
         held = self.asked(rank.hand).digest
@@ -206,7 +214,7 @@ class Ranks:
             term_seen=rank.term,
             step=OTHER_STEP if rank.skewed else STEP,
             stuck=rank.state is RankState.STUCK,
-            served=(self.digest(rank.serves[offer.layer]),),
+            served=(self.digest(self._reported(rank, number)[offer.layer]),),
             held=held,
             named=self.asked(offer).digest,
             named_step=STEP,
@@ -217,7 +225,7 @@ class Ranks:
             good_for_s=GOOD_FOR_S,
             arrived=rank.arrived,
             stray=Refusal(Code.NOT_MEMBER, "a slot of no member") if stray else None,
-            unmended=self._unmended(rank, number, offer, group),
+            unmended=self._unmended(rank, number, offer),
         )
 
     def _prepare(self, now: dict[int, Rank], offer: Offer, group: Group) -> dict[int, Rank]:
@@ -360,7 +368,7 @@ class Ranks:
             state = RankState.STAGING  # a daemon asks only whether an offer is held
         if state in (RankState.SERVING, RankState.SWITCHED):
             state, about = RankState.SERVING, None
-        return Record(group.run, group.members, state, about, rank.codes, digests, rank.serves, rank.term)
+        return Record(group.run, group.members, state, about, rank.codes, digests, rank.term)
 
     def plain(self, rank: Rank, number: int, group: Group) -> Rank:
         """The same rank without what nobody asks: of a vote, only the first member reports the result."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from eplb.protocol.facts import RankState
-from eplb.protocol.lives import Told, left_broken, ranks_of_run, serving_run, weights_in_doubt
+from eplb.protocol.lives import Told, ranks_of_run, serving_run, weights_in_doubt
 from eplb.protocol.wave import WAITS_FOR, Act, ActFacts, Evidence, WaveState
 
 if TYPE_CHECKING:
@@ -44,12 +44,7 @@ class Sight(NamedTuple):
         offer, members = self.store.offer, self.members
         if offer is None or offer.pool:
             return Evidence()
-        mended = {n for n in self.present if self._is_mended(n, offer)}
-        places = {
-            n: _place(record.routed if n in mended else record.digests, offer)
-            for n, record in self.present.items()
-            if n in members
-        }
+        places = {n: _place(record, offer) for n, record in self.present.items() if n in members}
         here = {n: self.present[n].state for n in places if self.present[n].about == offer}
         return Evidence(
             on_offer=True,
@@ -61,20 +56,14 @@ class Sight(NamedTuple):
             stuck=tuple(
                 n
                 for n in places
-                if n not in mended and weights_in_doubt(self.present[n].state, self.present[n].codes)
+                if (n in here or not offer.bases)
+                and weights_in_doubt(self.present[n].state, self.present[n].codes)
             ),
             lost=tuple(n for n, place in places.items() if place == "other"),
             holding=tuple(n for n, state in here.items() if state is RankState.STAGING),
             committing=tuple(n for n, state in here.items() if state is RankState.COMMITTING),
             refusals=self._refusals(offer),
         )
-
-    def _is_mended(self, number: int, offer: Offer) -> bool:
-        """Whether the offer writes all slots anew that an earlier one left wrong on a rank."""
-        record = self.present[number]
-        rows = dict(enumerate(record.routed))
-        left = left_broken(record.broken, rows, {offer.layer: offer.named})
-        return bool(record.broken) and record.about != offer and left is None
 
     def _refusals(self, offer: Offer) -> Refusals:
         head = self.head
@@ -97,12 +86,12 @@ class Sight(NamedTuple):
 
     def act_facts(self, act: Act, state: WaveState, *, base_is_live: bool) -> ActFacts:
         """What the guards of an act ask."""
-        served = None if self.head is None else self.head.routed
+        served = None if self.head is None else self.head.digests
         return ActFacts(
             state=state,
             due=WAITS_FOR.get(act, state),
             silent=tuple(n for n in self.members if n not in self.present) or (() if self.head else (0,)),
-            other=tuple(n for n in self.members if n in self.present and self.present[n].routed != served),
+            other=tuple(n for n in self.members if n in self.present and self.present[n].digests != served),
             base_is_live=base_is_live,
         )
 
@@ -135,8 +124,8 @@ class Sight(NamedTuple):
         )
 
 
-def _place(digests: tuple[Row, ...], offer: Offer) -> str:
-    found = digests[offer.layer]
+def _place(record: Record, offer: Offer) -> str:
+    found = record.digests[offer.layer]
     if found == offer.named:
         return "target"
-    return "base" if found == offer.base else "other"
+    return "base" if found in (offer.base, *offer.bases) else "other"

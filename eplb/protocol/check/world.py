@@ -67,7 +67,7 @@ def shape_of(bounds: Bounds) -> Shape:
 
 
 class Offer(NamedTuple):
-    """An offer of one layer; ``flaw`` names what is wrong with a stray one, "" = a daemon's."""
+    """An offer of one layer; ``flaw`` names what is wrong with a stray one, "" = a daemon's; ``bases`` of a way back: all that ranks report."""
 
     plan: int
     wave: int
@@ -81,6 +81,7 @@ class Offer(NamedTuple):
     model: int = 0
     pool: int = 0
     flaw: str = ""
+    bases: tuple[Row, ...] = ()
 
 
 class Rank(NamedTuple):
@@ -117,7 +118,7 @@ class Rank(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a rank reports; ``digests`` by layer the row that it serves verified, or one with a gap, and ``routed`` the row without it."""
+    """What a rank reports; ``digests`` by layer the row that it serves verified, or one with a gap."""
 
     run: int
     members: tuple[int, ...]
@@ -125,18 +126,7 @@ class Record(NamedTuple):
     about: Offer | None
     codes: frozenset[str]
     digests: tuple[Row, ...]
-    routed: tuple[Row, ...]
     term: int
-
-    @property
-    def broken(self) -> tuple[tuple[int, int], ...]:
-        """Slots (layer, slot) that it knows to be wrong."""
-        return tuple(
-            (layer, slot)
-            for layer, (seen, row) in enumerate(zip(self.digests, self.routed, strict=True))
-            for slot, expert in enumerate(row)
-            if seen[slot] != expert
-        )
 
 
 class Cache(NamedTuple):
