@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 from agent_crew import CrewMemory, start_map
+from moving_engine import MovingEngine
 
 from collectors import Kind, Phase, Publisher, Recorder
 from collectors.facts import PoolFacts
@@ -28,7 +29,7 @@ TOKENS_PER_STEP = 64
 LIMIT_S = 60.0
 
 
-def config(mode="auto", **gate):
+def config(mode="auto", *, profile="staged", **gate):
     settings = {
         "mode": mode,
         # long enough for a loaded machine to serve the slices that a gain is measured on
@@ -54,6 +55,7 @@ def config(mode="auto", **gate):
                     "phases": ["decode"],
                     "window": {"window_s": 30, "max_slices": 100},
                     "gate": settings,
+                    "migration": {"profile": profile},
                 }
             ],
         }
@@ -109,11 +111,8 @@ class Ranks:
             self._url, FACTS.pool, rank, poll_s=0.05, heartbeat_s=self._heartbeat_s, access=self._access
         )
         self.links[rank] = link
-        memory = CrewMemory(FACTS, rank, rows)
-        agent = Agent(
-            FACTS, group, transport, memory, rows, run_id=5, incarnation=rank, link=link, recorder=recorder
-        )
-        self.agents[rank] = agent
+        given = {"run_id": 5, "incarnation": rank, "link": link, "recorder": recorder}
+        agent = self.agents[rank] = self._agent(rank, group, transport, rows, given)
         recorder.register(agent.run_id, 0, agent.layer_digests)
         publisher = Publisher(
             recorder,
@@ -129,13 +128,38 @@ class Ranks:
         while pace.min(0 if self._stop.is_set() else 1):
             step += 1
             agent.before_forward(step)
-            counts = received(agent.live, rank, step, self._turn_at(step))
+            counts = received(self._routed(rank), rank, step, self._turn_at(step))
             recorder.record_step(step, Phase.DECODE, counts, TOKENS_PER_STEP // FACTS.ranks)
             self.step = step
             time.sleep(0.005)
         agent.close()
         publisher.stop()
         link.stop()
+
+    def _agent(self, rank, group, transport, rows, given):
+        return Agent(FACTS, group, transport, CrewMemory(FACTS, rank, rows), rows, **given)
+
+    def _routed(self, rank):
+        """The rows that a rank's router reads in this forward."""
+        return self.agents[rank].live
+
+
+class MovingRanks(Ranks):
+    """The same with an engine that moves experts by itself, and that routes by its own rows."""
+
+    def __init__(self, url):
+        super().__init__(url)
+        self.engines = []
+        meetings = ThreadGroup.create(FACTS.ranks, 20.0)
+        for rank in range(FACTS.ranks):
+            self.engines.append(MovingEngine(FACTS, rank, start_map(FACTS), meetings[rank], self.engines))
+
+    def _agent(self, rank, group, transport, rows, given):
+        return Agent(FACTS, group, None, None, rows, mover=self.engines[rank], **given)
+
+    def _routed(self, rank):
+        self.engines[rank].forward()
+        return self.engines[rank].rows
 
 
 def received(rows, rank, step, turn=0):
