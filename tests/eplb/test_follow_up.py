@@ -70,8 +70,8 @@ def test_a_plan_is_measured_and_its_record_is_in_the_log():
     json.dumps(settled, allow_nan=False)
 
 
-def test_a_failed_read_back_without_a_way_back_ends_in_a_pause_and_not_in_a_circle():
-    """Delegated: the rank with the broken slot serves another map than the others, so no plan leads back from what all serve."""
+def test_a_failed_read_back_is_put_back_from_what_each_rank_serves_and_pauses():
+    """Delegated: the rank with the broken slot serves another map than the others, and the plan back starts from both."""
     loop = Loop(PAIRS, ranks=2, experts=4, migration={"profile": "delegated"})
     loop.until(Code.OFFERED, 4 * A)
     loop.group.take_offer()
@@ -79,6 +79,20 @@ def test_a_failed_read_back_without_a_way_back_ends_in_a_pause_and_not_in_a_circ
     loop.store.live[1] = encode_live(
         replace(broken, state="stuck", digests=tuple(x ^ 1 for x in broken.digests))
     )
+    loop.serve(4 * A, 12)
+    assert loop.snapshots[-1].paused
+    assert loop.codes[-3:] == [Code.APPLY_UNVERIFIED, Code.ROLLED_BACK, Code.PAUSED]
+    assert np.array_equal(loop.maps[-1], loop.maps[0])
+
+
+def test_a_failed_read_back_without_a_way_back_ends_in_a_pause_and_not_in_a_circle():
+    """Delegated: the engines of all ranks did nothing of what they were told, so that the map before is served still."""
+    loop = Loop(PAIRS, ranks=2, experts=4, migration={"profile": "delegated"})
+    loop.until(Code.OFFERED, 4 * A)
+    offer = read_desired(loop.store.read_desired()).offer
+    loop.group.take_offer = lambda: None
+    for rank, raw in loop.store.live.items():
+        loop.store.live[rank] = encode_live(replace(decode_live(raw), state="stuck", offer=offer.key))
     loop.serve(4 * A, 12)
     assert loop.snapshots[-1].paused
     assert read_desired(loop.store.read_desired()).offer is None
