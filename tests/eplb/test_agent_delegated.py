@@ -5,7 +5,9 @@ from copy import deepcopy
 import numpy as np
 import pytest
 from agent_crew import FACTS, GATE_STEPS, offer, rotated, start_map
-from moving_engine import MODEL_DIGEST, DelegatedCrew
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moving_engine import MODEL_DIGEST, DelegatedCrew, Faults
 
 from collectors.digests import layer_map_digest, layer_map_digests
 from eplb.agent import Agent, ThreadGroup
@@ -221,6 +223,69 @@ def test_where_every_rank_still_serves_the_map_before_there_is_nothing_to_put_ba
         tuple(layer_map_digests(FACTS.model_layers, BASE).tolist())
     }
     assert daemon.way_back() is None
+
+
+def test_a_rank_that_does_not_hear_the_one_vote_is_in_doubt():
+    """The others' engines have begun, so its engine must form its group anew."""
+    crew = DelegatedCrew()
+    heard = crew.groups[1].min
+
+    def unheard(value):
+        heard(value)
+        raise MigrationError("the answer did not come in time")
+
+    crew.groups[1].min = unheard
+    for engine in crew.engines:
+        engine.forward = lambda: None  # they would wait for the one that has not begun
+    crew.offer(asked())
+    crew.gates(1)
+    assert crew.states() == ["committing", "stuck", "committing", "committing"]
+    assert [agent.in_doubt for agent in crew.agents] == [False, True, False, False]
+
+
+WRONGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "keeps_row": st.sets(st.integers(0, 2), min_size=1),
+        "other_row": st.dictionaries(st.integers(0, 2), st.just(OTHER), min_size=1),
+        "unreadable": st.sets(st.integers(0, 2), min_size=1),
+    },
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(WRONGS, min_size=4, max_size=4), st.sets(st.integers(0, 1)))
+def test_whatever_engines_do_wrong_nothing_false_is_reported_and_the_way_back_ends_on_the_map_before(
+    wrongs, idle
+):
+    """Reported is what routers read, or a row that no offer asks for where one cannot be read; ranks 0 and 1 may be ``idle`` without a loss."""
+    crew = DelegatedCrew()
+    daemon = Daemon(crew)
+    daemon.actuator = Actuator(FACTS, daemon.write, offer_expires_s=30.0, staging_slots=9)
+    crew.gates(1)
+    for engine, faults in zip(crew.engines, wrongs, strict=True):
+        faulty(engine, faults)
+        engine.faults.will_not_begin = engine.rank in idle
+    daemon.begin(make_plan(FACTS, BASE, TARGET, created_ms=1))
+    crew.settle()
+    for rank, record in daemon.live.items():
+        real = layer_map_digests(FACTS.model_layers, crew.engines[rank].rows).tolist()
+        same = [told == served for told, served in zip(record.digests, real, strict=True)]
+        assert all(same[layer] or layer in wrongs[rank].get("unreadable", ()) for layer in range(3))
+    stuck = [state == "stuck" for state in crew.states()]
+    assert stuck == [bool(faults) or rank in idle for rank, faults in enumerate(wrongs)]
+    assert daemon.status().code == ("apply_unverified" if any(stuck) else "applied")
+    plan = daemon.way_back()
+    if not any(stuck) or plan is None:
+        return
+    for engine in crew.engines:
+        engine.faults = Faults()
+    daemon.begin(plan)
+    crew.gates(2)
+    crew.settle()
+    assert daemon.status().state is State.ALL_LIVE
+    assert set(crew.maps()) == set(crew.routed()) == {BASE.tobytes()}
+    assert crew.weights_are_right()
 
 
 def test_an_agent_has_memory_and_transport_or_a_mover():
