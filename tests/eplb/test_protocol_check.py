@@ -33,31 +33,53 @@ def test_an_engine_that_moves_by_itself_keeps_the_rules_and_has_a_way_to_an_end(
     assert found.to_end <= 12
 
 
-def test_what_an_engine_wrote_wrong_is_mended_by_the_plan_back():
-    """There is a way on which the one wrong slot is written anew, all ranks serve the map before and hold it, and nobody is stuck."""
+def failed_slot(ranks, shape):
+    """An engine is stuck with a slot that does not hold what is routed to it."""
+    return any(
+        rank.state is RankState.STUCK and held != own(shape, row, number)
+        for number, rank in enumerate(ranks)
+        for row, held in zip(rank.serves, rank.holds, strict=True)
+    )
+
+
+def failed_router(ranks, _shape):
+    """An engine is stuck with the row before, and the others route by the new one."""
+    return any(rank.state is RankState.STUCK for rank in ranks) and ranks[0].serves != ranks[1].serves
+
+
+@pytest.mark.parametrize("failed", [failed_slot, failed_router])
+def test_what_an_engine_did_wrong_is_mended_by_the_plan_back(failed):
+    """There is a way on which all ranks serve the map before again and hold it, and nobody is stuck."""
     bounds = Bounds(writes=1, profile=Profile.DELEGATED)
     steps, shape = Steps(bounds, ALL_GUARDS), shape_of(bounds)
-    seen = queue = {steps.start(): None}
-    mended = False
-    while queue and not mended:
-        queue = {step.key: None for key in queue for step in steps.after(key) if step.key not in seen}
-        seen |= queue
-        for key in queue:
-            ranks = [steps.part(part) for part in key[: bounds.ranks]]
-            went_back = steps.part(key[steps.store]).plan
-            mended |= (
-                went_back is not None
-                and went_back.target == (shape.base,) * bounds.waves
-                and not steps.part(key[steps.left]).writes
-                and all(rank.state is not RankState.STUCK for rank in ranks)
-                and all(rank.serves == went_back.target for rank in ranks)
-                and all(
-                    held == own(shape, shape.base, number)
-                    for number, rank in enumerate(ranks)
-                    for held in rank.holds
-                )
+
+    def ranks_of(key):
+        return [steps.part(part) for part in key[: bounds.ranks]]
+
+    def reached(starts, goal):
+        seen = queue = dict.fromkeys(starts)
+        while queue and not any(map(goal, queue)):
+            queue = {step.key: None for key in queue for step in steps.after(key) if step.key not in seen}
+            seen |= queue
+        return [key for key in queue if goal(key)]
+
+    def mended(key):
+        ranks, plan = ranks_of(key), steps.part(key[steps.store]).plan
+        base = (shape.base,) * bounds.waves
+        return (
+            plan is not None
+            and plan.target == base
+            and all(rank.state is not RankState.STUCK and rank.serves == base for rank in ranks)
+            and all(
+                held == own(shape, shape.base, number)
+                for number, rank in enumerate(ranks)
+                for held in rank.holds
             )
-    assert mended
+        )
+
+    wrong = reached([steps.start()], lambda key: failed(ranks_of(key), shape))
+    assert wrong
+    assert reached(wrong, mended)
 
 
 def test_every_guard_has_a_control():

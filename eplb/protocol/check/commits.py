@@ -24,7 +24,7 @@ class Commits:
         self._ranks = ranks
 
     def ends(self, ranks: tuple[Rank, ...], group: Group, left: Left) -> Iterator[Gate]:
-        """The engines commit: well, or with the changed slots of one rank as they were."""
+        """The engines commit: well, or with the changed slots of one rank, or the row that its router reads, as they were."""
         members = [ranks[number] for number in group.members]
         offer = members[0].hand
         if offer is None or any(rank.state is not RankState.COMMITTING for rank in members):
@@ -42,21 +42,35 @@ class Commits:
             )
             name = "the engines commit" if deaf is None else "the engines commit, a slot deaf"
             yield Gate(name, now, less, fault=deaf is not None)
+            if deaf is not None and offer.target != ranks[deaf].serves[offer.layer]:
+                kept = self._commit(ranks[deaf], deaf, offer, here, routes=False)
+                yield Gate(
+                    "the engines commit, a router keeps its row",
+                    tuple(
+                        kept if n == deaf else self._commit(r, n, offer, here) if n in group.members else r
+                        for n, r in enumerate(ranks)
+                    ),
+                    less,
+                    fault=True,
+                )
 
-    def _commit(self, rank: Rank, number: int, offer: Offer, here: set[int]) -> Rank:
-        """``here``: experts that the engine can bring; a slot that is to get another keeps what it held."""
+    def _commit(self, rank: Rank, number: int, offer: Offer, here: set[int], *, routes: bool = True) -> Rank:
+        """``here``: experts that the engine can bring; a slot that is to get another keeps what it held. ``routes`` by the new row."""
         shape, layer = self._ranks.shape, offer.layer
         target, row = own(shape, offer.target, number), own(shape, rank.serves[layer], number)
         slots = tuple(
             expert if expert not in (EMPTY, before) and expert in here else held
             for expert, before, held in zip(target, row, rank.holds[layer], strict=True)
         )
-        wrong = any(expert not in (EMPTY, held) for expert, held in zip(target, slots, strict=True))
+        wrong = not routes or any(
+            expert not in (EMPTY, held) for expert, held in zip(target, slots, strict=True)
+        )
         found = Known(weights_fault=Refusal(Code.WEIGHTS_DIFFER, "read back wrong") if wrong else None)
+        serves = offer.target if routes else rank.serves[layer]
         done = self._ranks.decide(rank, Event.LAYER_COMMITTED, offer, Known())
         rank = self._ranks.take(rank, done, offer)._replace(
             holds=(*rank.holds[:layer], slots, *rank.holds[layer + 1 :]),
-            serves=(*rank.serves[:layer], offer.target, *rank.serves[layer + 1 :]),
-            served=rank.served | {(layer, offer.target)},
+            serves=(*rank.serves[:layer], serves, *rank.serves[layer + 1 :]),
+            served=rank.served | {(layer, serves)},
         )
         return self._ranks.take(rank, self._ranks.decide(rank, Event.WRITTEN, offer, found), offer)

@@ -172,7 +172,7 @@ class Ranks:
         found = cache.offer
         if found is None or not self._worth(rank, found):
             return "keep", None, rank
-        live = found.pool == 0 and rank.serves[found.layer] == found.target == found.named
+        live = not found.bases and found.pool == 0 and rank.serves[found.layer] == found.target == found.named
         done = self.decide(
             rank, Event.FOUND_LIVE if live else Event.WEIGHED, found, Known(good_for_s=GOOD_FOR_S)
         )
@@ -366,7 +366,7 @@ class Ranks:
         state, about = rank.state, rank.about
         if state is RankState.PREPARED:
             state = RankState.STAGING  # a daemon asks only whether an offer is held
-        if state in (RankState.SERVING, RankState.SWITCHED):
+        if state in (RankState.SERVING, RankState.SWITCHED) and not rank.went_back:
             state, about = RankState.SERVING, None
         return Record(group.run, group.members, state, about, rank.codes, digests, rank.term)
 
@@ -375,7 +375,7 @@ class Ranks:
         if rank.state is RankState.REFUSED and number == group.members[0]:
             known = rank.codes if rank.codes in _SINGLE else _OTHER
             return rank._replace(codes=known)
-        if rank.state in (RankState.SERVING, RankState.SWITCHED, RankState.REFUSED):
+        if rank.state in (RankState.SERVING, RankState.SWITCHED, RankState.REFUSED) and not rank.went_back:
             return rank._replace(state=RankState.SERVING, about=None, codes=frozenset())
         return rank._replace(codes=rank.codes & _GROUP_FAILED)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eplb.protocol.check.world import EMPTY, WRONG, own
-from eplb.protocol.facts import Arrived, RankState
+from eplb.protocol.facts import Arrived, Profile, RankState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     Members = dict[int, Rank]
 
 
-def broken_rule(shape: Shape, ranks: tuple[Rank, ...], group: Group) -> str:
+def broken_rule(
+    shape: Shape, ranks: tuple[Rank, ...], group: Group, profile: Profile = Profile.STAGED
+) -> str:
     """The first rule that the group's members break while they serve together, "" = none.
 
     A group that has lost a rank, or of which one is stuck or did not hear a vote, does not serve: it re-forms, or its engine is told.
@@ -26,7 +28,11 @@ def broken_rule(shape: Shape, ranks: tuple[Rank, ...], group: Group) -> str:
         ("a slot was overwritten with weights that are not its expert's", _overwritten),
     ]
     if all(rank.alive and not rank.left for rank in members.values()):
-        rules.append(("ranks that serve together use two maps", _two_maps))
+        # What an engine routes by is not in a rank's hands: where it fails, the rank says so and is stuck.
+        if profile is Profile.STAGED or all(
+            rank.state not in (RankState.STUCK, RankState.COMMITTING) for rank in members.values()
+        ):
+            rules.append(("ranks that serve together use two maps", _two_maps))
         # An engine that mends what it wrote wrong serves it until then, and says so.
         if all(rank.state not in (RankState.STUCK, RankState.COMMITTING) for rank in members.values()):
             rules += [

@@ -126,6 +126,9 @@ class Sight(NamedTuple):
 
 def _place(record: Record, offer: Offer) -> str:
     found = record.digests[offer.layer]
-    if found == offer.named:
+    before = found in (offer.base, *offer.bases)
+    if found == offer.named and (
+        not before or (record.about == offer and record.state is RankState.SWITCHED)
+    ):
         return "target"
-    return "base" if found in (offer.base, *offer.bases) else "other"
+    return "base" if before else "other"

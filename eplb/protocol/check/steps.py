@@ -79,7 +79,8 @@ class Steps:
         found = self._rules.get(concerned)
         if found is None:
             ranks = tuple(self._parts[key] for key in state[: self.size])
-            found = self._rules[concerned] = broken_rule(self.shape, ranks, self._parts[state[self.group]])
+            group = self._parts[state[self.group]]
+            found = self._rules[concerned] = broken_rule(self.shape, ranks, group, self.bounds.profile)
         return found
 
     def ended(self, state: Key) -> bool:

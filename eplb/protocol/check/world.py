@@ -116,6 +116,11 @@ class Rank(NamedTuple):
         """Whether a transfer of this rank still runs."""
         return self.leaving or self.arrived is Arrived.RUNNING
 
+    @property
+    def went_back(self) -> bool:
+        """Whether it says that it has taken a way back: its row alone may have been the one before."""
+        return self.state is RankState.SWITCHED and self.about is not None and bool(self.about.bases)
+
 
 class Record(NamedTuple):
     """What a rank reports; ``digests`` by layer the row that it serves verified, or one with a gap."""
