@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
+import structlog
 from hypothesis import settings
 
 from eplb.store.embedded import EmbeddedStore
@@ -40,6 +41,12 @@ settings.load_profile("untimed")
 
 
 # --- fixtures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _log_as_shipped() -> None:
+    """A test that sets the log's level does not silence the next one."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture

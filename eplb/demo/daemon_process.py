@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 STOP_S = 10.0
 STAGED_LAYERS = 3
 UNHURRIED = 10.0
+DEADLINE_S = 60.0
 CYCLE_S, COOLDOWN_S, WINDOW_S, SLICES = 0.5, 5.0, 30.0, 100
 LONGEST_ERROR = 400
 
@@ -59,8 +60,8 @@ def daemon_config(facts: PoolFacts, store_url: str, dispatch: str) -> dict[str, 
                     "min_tokens": 2000,
                     "price_us_per_token": TOKEN_US,
                 },
-                # One move costs nothing here, and every reading is compared with a limit.
-                "solver": {"slack": 0.005},
+                # One move costs nothing here, every reading is compared with a limit, and the solver shares its core with ranks.
+                "solver": {"slack": 0.005, "deadline_s": DEADLINE_S},
                 "migration": {
                     "gate_steps": GATE_STEPS,
                     "staging_slots": STAGED_LAYERS * facts.slots_per_rank,

@@ -161,7 +161,7 @@ def test_a_blocking_read_returns_without_an_error_when_nothing_comes(store):
     append(store, 0, b"a")
     store.tail_load([0])
     assert store.tail_load([0], block_ms=20) == []
-    short = Store(store.url, "p", socket_timeout_s=0.2)
+    short = Store(store.url, "p", socket_timeout_s=2.0)
     assert short.tail_load([5], block_ms=60_000) == []
     short.close()
 
