@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from eplb.demo.facts import GroupStep
 
-REQUESTS = 32
+REQUESTS = 16
 WARM_UP_STEPS = 60
 LOOK_S = 0.05
 
@@ -109,7 +109,7 @@ class Mover:
         desired = read_desired(self._store.read_desired())
         status = observe(facts, desired, ranks.records, now_ms)
         if status.state is State.ALL_LIVE:
-            self._actuator.close(desired, term=1)
+            self._actuator.close(desired, ranks.records, term=1, now_ms=now_ms)
         elif status.state is State.WAVE_LIVE:
             self._actuator.offer_next(desired, ranks.records, term=1, now_ms=now_ms)
         elif status.state in (State.REFUSED, State.EXPIRED, State.UNVERIFIED):
