@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from eplb.protocol.check.world import Bounds, Left, Record, Row, Shape
 
-GONE = 9
-"""Holder of a lease that is dead, until its time runs out; a daemon that starts again is another holder."""
-
 
 class Turn(NamedTuple):
     """What one step of a daemon leads to.
@@ -48,13 +45,13 @@ class Daemons:
 
     def acquire(self, daemon: Daemon, store: Store, number: int) -> Iterator[Turn]:
         """Ask for the lease; the term is above the store's and above what ranks report."""
-        if not daemon.alive or daemon.term or daemon.write is not None:
+        if daemon.term or daemon.write is not None:
             return
         if may_lead(number + 1, store.holder, guards=self.guards) is not None:
             return
         floor = max((record.term for record in store.records if record is not None), default=0)
         term = next_term(store.fence, floor)
-        wrong = "" if store.holder in (0, GONE, number + 1) else "deposed a leader in good standing"
+        wrong = "" if store.holder in (0, number + 1) else "deposed a leader in good standing"
         yield Turn(
             "lead", daemon._replace(term=term), store._replace(fence=term, holder=number + 1), wrong=wrong
         )
@@ -87,9 +84,9 @@ class Daemons:
     def _turns(self, state: WaveState, daemon: Daemon, sight: Sight, left: Left) -> Iterator[Turn]:
         yield from self._way_back(state, daemon, sight)
         for act in Act:
-            write = self._write_of(act, daemon, sight)
+            write = self._write_of(act, daemon, sight, left.plans)
             after, due = self._asked_for(act, state, left)
-            stays = state is WaveState.WAVE_LIVE and self._write_of(Act.OFFER_NEXT, daemon, sight) is None
+            stays = state is WaveState.WAVE_LIVE and self._write_of(Act.OFFER_NEXT, daemon, sight, 0) is None
             if act is Act.WITHDRAW and stays:
                 after, due = left, True
             if write is None or after is None:
@@ -137,7 +134,7 @@ class Daemons:
     def write(self, daemon: Daemon, store: Store) -> Iterator[Turn]:
         """Make the write that was decided on; the store checks the term."""
         write = daemon.write
-        if not daemon.alive or write is None:
+        if write is None:
             return
         if may_write(daemon.term, store.fence, guards=self.guards) is not None:
             yield Turn("write refused", Daemon(), store)
@@ -164,13 +161,12 @@ class Daemons:
             and len(record.members) * self.shape.width == len(self.shape.target)
         )
 
-    def _write_of(self, act: Act, daemon: Daemon, sight: Sight) -> Write | None:
+    def _write_of(self, act: Act, daemon: Daemon, sight: Sight, plans: int) -> Write | None:
         store, head = sight.store, sight.head
         if act is Act.BEGIN:
             if daemon.idea is None or head is None:
                 return None
-            number = 1 + (store.plan.number if store.plan else 0) + 10 * daemon.term
-            return self._wave(act, Plan(number, daemon.idea, self.target), daemon.term, sight)
+            return self._wave(act, Plan(plans, daemon.idea, self.target), daemon.term, sight)
         if store.offer is None:
             return None
         if act is Act.OFFER_NEXT:

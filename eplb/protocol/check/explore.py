@@ -1,10 +1,15 @@
-"""Breadth first over all states: the first broken rule with the way to it, or how many states there are and how deep."""
+"""Breadth first over all states: the first broken rule with the way to it, or how many states there are and how deep.
+
+States with fewer faults spent come first. A state that is like one already found, but has no more faults and plans left, is
+not entered again: all that can follow it follows the other one too, and its way to an end, which needs none, is the same.
+"""
 
 from __future__ import annotations
 
 import time
 from array import array
 from dataclasses import dataclass
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from eplb.protocol.check.steps import Steps
@@ -43,59 +48,76 @@ def explore(
 
 
 class _Search:
+    """States by number; ``open`` those not yet entered, by faults spent and depth."""
+
     def __init__(self, bounds: Bounds, guards: frozenset[str], progress: bool) -> None:
         self.steps = Steps(bounds, guards)
         self.progress = progress
-        self.numbers: dict[Key, int] = {}
-        self.keys: list[Key] = []
-        self.parents = array("l")
-        self.names: list[str] = []
-        self.sources, self.targets = array("l"), array("l")
-        self.count = 0
+        self.pack = Struct(f"{self.steps.left}I").pack
+        self.known: dict[bytes, int | tuple[int, ...]] = {}
+        self.parents, self.left, self.ends = array("i"), array("i"), bytearray()
+        self.ways, self.names = array("H"), dict[tuple[str, ...], int]()
+        self.sources, self.targets = array("i"), array("i")
+        self.count = self.depth = 0
+        self.open: list[dict[int, list[tuple[int, Key]]]] = [{} for _ in range(self.steps.faults_max + 1)]
+        self.covers: dict[tuple[int, int], bool] = {}
 
     def run(self, states_max: int) -> Result:
         begun_s = time.process_time()
-        first = self.steps.start()
-        self._add(first, -1, "start")
-        depth, layer = 0, [0]
-        while layer and len(self.keys) < states_max:
-            found: list[int] = []
-            for number in layer:
-                wrong = self._expand(number, found)
-                if wrong:
-                    return self._result(begun_s, depth + 1, wrong)
-            layer = found
-            depth += bool(found)
-        if layer:
-            return self._result(begun_s, depth, complete=False)
+        self._add(self.steps.start(), -1, (), 0)
+        for level in self.open:
+            while level:
+                depth = min(level)
+                for number, key in level.pop(depth):
+                    wrong = self._expand(number, key, depth + 1)
+                    if wrong:
+                        return self._result(begun_s, wrong)
+                    if len(self.left) >= states_max:
+                        return self._result(begun_s, complete=False)
         to_end, lost = self._distances() if self.progress else (0, -1)
         if lost >= 0:
-            return self._result(begun_s, depth, NO_WAY_ON, path=self._path(lost))
-        return self._result(begun_s, depth, to_end=to_end)
+            return self._result(begun_s, NO_WAY_ON, path=self._path(lost))
+        return self._result(begun_s, to_end=to_end)
 
-    def _add(self, key: Key, parent: int, name: str) -> int:
-        number = self.numbers[key] = len(self.keys)
-        self.keys.append(key)
+    def _find(self, packed: bytes, asked: int) -> int:
+        """A known state that is the same and has no less left, or -1."""
+        found = self.known.get(packed)
+        if found is None:
+            return -1
+        for number in (found,) if isinstance(found, int) else found:
+            has = self.left[number]
+            covers = has == asked or self.covers.get((has, asked))
+            if covers is None:
+                covers = self.covers[has, asked] = self.steps.no_less(has, asked)
+            if covers:
+                return number
+        return -1
+
+    def _add(self, key: Key, parent: int, names: tuple[str, ...], depth: int) -> int:
+        number, packed = len(self.left), self.pack(*key[:-1])
+        others = self.known.get(packed)
+        if others is None:
+            self.known[packed] = number
+        else:
+            self.known[packed] = (*((others,) if isinstance(others, int) else others), number)
+        self.left.append(key[-1])
         self.parents.append(parent)
-        self.names.append(name)
+        self.ways.append(self.names.setdefault(names, len(self.names)))
+        self.ends.append(self.steps.ended(key))
+        self.depth = max(self.depth, depth)
+        self.open[self.steps.faults_spent(key)].setdefault(depth, []).append((number, key))
         return number
 
-    def _expand(self, number: int, found: list[int]) -> str:
-        numbers, keep = self.numbers, self.progress
-        for step in self.steps.after(self.keys[number]):
+    def _expand(self, number: int, key: Key, depth: int) -> str:
+        for step in self.steps.after(key):
             self.count += 1
-            after = numbers.get(step.key)
-            if after is None:
-                after = self._add(step.key, number, step.name)
-                found.append(after)
+            after = self._find(self.pack(*step.key[:-1]), step.key[-1])
+            if after < 0 or step.wrong:
+                after = self._add(step.key, number, step.names, depth)
                 wrong = step.wrong or self.steps.rule_broken(step.key)
                 if wrong:
-                    self._end = after
                     return wrong
-            elif step.wrong:
-                self._end = self._add((*step.key, -1), number, step.name)
-                return step.wrong
-            if keep and step.free and after != number:
+            if self.progress and step.free and after != number:
                 self.sources.append(number)
                 self.targets.append(after)
         return ""
@@ -103,7 +125,6 @@ class _Search:
     def _result(
         self,
         begun_s: float,
-        depth: int,
         wrong: str = "",
         *,
         to_end: int = 0,
@@ -111,32 +132,31 @@ class _Search:
         path: tuple[str, ...] = (),
     ) -> Result:
         if wrong and not path:
-            path = self._path(self._end)
+            path = self._path(len(self.left) - 1)
         seconds = time.process_time() - begun_s
-        return Result(len(self.keys), depth, self.count, seconds, to_end, wrong, path, complete)
+        return Result(len(self.left), self.depth, self.count, seconds, to_end, wrong, path, complete)
 
     def _path(self, number: int) -> tuple[str, ...]:
-        names: list[str] = []
+        names = list(self.names)
+        ways: list[tuple[str, ...]] = []
         while number > 0:
-            names.append(self.names[number])
+            ways.append(names[self.ways[number]])
             number = self.parents[number]
-        return tuple(reversed(names))
+        return tuple(name for way in reversed(ways) for name in way)
 
     def _distances(self) -> tuple[int, int]:
         """Steps from each state to an end on free steps, backwards from all ends: (the largest, a state without a way or -1)."""
-        begins = array("l", bytes(8 * (len(self.keys) + 2)))
+        begins = array("i", bytes(4 * (len(self.left) + 2)))
         for target in self.targets:
             begins[target + 2] += 1
         for number in range(2, len(begins)):
             begins[number] += begins[number - 1]
-        into = array("l", bytes(8 * len(self.targets)))
+        into = array("i", bytes(4 * len(self.targets)))
         for source, target in zip(self.sources, self.targets, strict=True):
             into[begins[target + 1]] = source
             begins[target + 1] += 1
-        layer = [number for number, key in enumerate(self.keys) if self.steps.ended(key)]
-        seen = bytearray(len(self.keys))
-        for number in layer:
-            seen[number] = 1
+        layer = [number for number, ended in enumerate(self.ends) if ended]
+        seen = bytearray(self.ends)
         distance = 0
         while layer:
             back: list[int] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CACHE_OLD_S, LONG_S, GOOD_FOR_S = 60.0, 2.0, 1.0
 STEP, OTHER_STEP = 7, 8
 _POOL = "p"
-_SINGLE = (frozenset(("expired",)), frozenset(("old_term",)))
+_EXPIRED = frozenset(("expired",))
 _OTHER = frozenset(("other",))
 _GROUP_FAILED = frozenset((str(Code.GROUP_FAILED),))
 
@@ -330,8 +330,7 @@ class Ranks:
                 now[n].serves[offer.layer] != offer.base for n in writers
             ),
             "switched to a row that the offer's digest does not name": offer.target != offer.named,
-            "switched an offer that all ranks had answered": offer in group.answered
-            or all(offer in r.closed for r in members),
+            "switched an offer that all ranks had answered": all(offer in r.closed for r in members),
             "switched at different forwards": len({now[n].skewed for n in writers}) > 1,
             "switched an offer whose time was over on a rank's own clock": any(n in late for n in writers),
             "switched on what a store that is away asked for": away,
@@ -372,17 +371,18 @@ class Ranks:
 
     def plain(self, rank: Rank, number: int, group: Group) -> Rank:
         """The same rank without what nobody asks: of a vote, only the first member reports the result."""
+        if rank.state is RankState.PREPARED:
+            rank = rank._replace(state=RankState.STAGING)  # all that has come is what ``arrived`` says
         if rank.state is RankState.REFUSED and number == group.members[0]:
-            known = rank.codes if rank.codes in _SINGLE else _OTHER
-            return rank._replace(codes=known)
+            return rank._replace(codes=rank.codes if rank.codes == _EXPIRED else _OTHER)
         if rank.state in (RankState.SERVING, RankState.SWITCHED, RankState.REFUSED) and not rank.went_back:
             return rank._replace(state=RankState.SERVING, about=None, codes=frozenset())
         return rank._replace(codes=rank.codes & _GROUP_FAILED)
 
 
 def crashed(rank: Rank) -> Rank:
-    """A rank that is gone with all that it held; what it had answered is kept for the rule about answered offers."""
-    return Rank(holds=(), serves=(), alive=False, closed=rank.closed, served=rank.served)
+    """A rank that is gone with all that it held; what it had served is kept for the rule about waves taken for live."""
+    return Rank(holds=(), serves=(), alive=False, served=rank.served)
 
 
 def _some(numbers: list[int]) -> Iterator[frozenset[int]]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from eplb.protocol.check.alike import Alike
 from eplb.protocol.check.commits import Commits
-from eplb.protocol.check.daemons import GONE, Daemons
+from eplb.protocol.check.daemons import Daemons
 from eplb.protocol.check.faults import strays
 from eplb.protocol.check.lives import reforms
+from eplb.protocol.check.parts import Parts
 from eplb.protocol.check.ranks import Ranks, crashed
 from eplb.protocol.check.rules import broken_rule
 from eplb.protocol.check.transfers import Transfers
-from eplb.protocol.check.world import Cache, Daemon, Left, Store, shape_of, start
+from eplb.protocol.check.world import KINDS, Cache, Daemon, Left, Store, shape_of, start, whole
+from eplb.protocol.wave import Act
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,42 +25,51 @@ Key = tuple[int, ...]
 
 
 class Step(NamedTuple):
-    """One step: its name, where it leads, whether it comes without a fault and without being asked for, what rule it broke."""
+    """One step: its names, where it leads, whether it comes without a fault and without being asked for, what rule it broke."""
 
-    name: str
+    names: tuple[str, ...]
     key: Key
     free: bool
     wrong: str = ""
 
 
 class _Change(NamedTuple):
-    """What a step does to parts: new keys by place in the state."""
+    """What a step does to parts: new keys by place in the state; ``spends`` the kind of fault, or "plans", "" = nothing."""
 
     name: str
     parts: tuple[tuple[int, int], ...]
     free: bool = True
     wrong: str = ""
     claim: tuple[int, int, object] | None = None
+    spends: str = ""
 
 
 class Steps:
-    """Successors of states. A state is the keys of its ranks, cache, store, daemons, group and what is left, in this order."""
+    """Successors of states. A state is the keys of its ranks, cache, store, daemons, group and what is left, in this order.
 
-    def __init__(self, bounds: Bounds, guards: frozenset[str]) -> None:
+    ``reduced`` False: states that are alike stay apart, and every order of steps is taken; for a test of the reductions.
+    """
+
+    def __init__(self, bounds: Bounds, guards: frozenset[str], *, reduced: bool = True) -> None:
         self.bounds, self.shape, self.size = bounds, shape_of(bounds), bounds.ranks
         self._ranks = Ranks(self.shape, guards, bounds.profile)
         self._daemons = Daemons(self.shape, bounds, guards)
         self._commits = Commits(self._ranks)
         self._transfers = Transfers(guards)
-        self._parts: list[Any] = []
-        self._ids: dict[type, dict[Any, int]] = {}
+        self._parts = Parts()
+        self._key = self._parts.key
+        self.reduced = reduced
+        alike = Alike(bounds, self.shape, self._ranks, self._parts)
+        self._state: Callable[[list[int]], Key] = alike.of if reduced else tuple
+        self._less: dict[tuple[int, str], int] = {}
+        self._whole = tuple(self._key(whole(bounds, plans)) for plans in range(bounds.plans + 2))
         self._memo: dict[tuple[object, ...], tuple[_Change, ...]] = {}
         self._rules: dict[Key, str] = {}
-        self._twins: dict[int, int] = {}
-        self._reduced: dict[tuple[object, ...], int] = {}
         self.cache, self.store = self.size, self.size + 1
         self.first_daemon = self.size + 2
         self.group, self.left = self.first_daemon + bounds.daemons, self.first_daemon + bounds.daemons + 1
+        left = start(bounds).left
+        self.faults_max = min(left.faults, sum(left) - left.plans - left.faults)
 
     def start(self) -> Key:
         """The first state: all ranks have reported, and one daemon leads."""
@@ -67,11 +79,20 @@ class Steps:
         store = state.store._replace(records=records, fence=1, holder=len(daemons))
         state = state._replace(store=store, daemons=daemons)
         parts = (*state.ranks, state.cache, state.store, *state.daemons, state.group, state.left)
-        return tuple(self._key(part) for part in parts)
+        return self._state([self._key(part) for part in parts])
 
     def part(self, key: int) -> Any:
         """The part with this key."""
         return self._parts[key]
+
+    def no_less(self, has: int, asked: int) -> bool:
+        """Whether of all kinds no less is left in ``has`` than in ``asked``, both keys of what is left."""
+        return all(one >= other for one, other in zip(self._parts[has], self._parts[asked], strict=True))
+
+    def faults_spent(self, state: Key) -> int:
+        """Faults on the way to a state."""
+        left: Left = self._parts[state[self.left]]
+        return self.bounds.faults - left.faults
 
     def rule_broken(self, state: Key) -> str:
         """The rule that a state breaks, "" = none."""
@@ -95,90 +116,70 @@ class Steps:
         )
 
     def after(self, state: Key) -> Iterator[Step]:
-        """Every step from a state."""
+        """Every step from a state; a decision comes with the next step that it does not commute with (:func:`_decided_now`)."""
+        for step in self._after(state, ()):
+            waits = () if step.wrong else self._decided(step.key)
+            if not waits:
+                yield step
+                continue
+            for then in self._after(step.key, waits):
+                if then.wrong or not self._decided(then.key):
+                    yield Step((*step.names, *then.names), then.key, step.free and then.free, then.wrong)
+
+    def _after(self, state: Key, places: tuple[int, ...]) -> Iterator[Step]:
+        """Every step from a state that changes one of these places, or any."""
         for change in self._changes(state):
+            if places and not any(place in places for place, _ in change.parts):
+                continue
             key = list(state)
             for place, part in change.parts:
                 key[place] = part
+            if change.spends:
+                key[self.left] = self._spent(state[self.left], change.spends)
+                if key[self.left] < 0:
+                    continue
             wrong = change.wrong
             if change.claim is not None and not wrong:
                 wrong = self._false_claim(state, change.claim)
-            yield Step(change.name, self._canonical(key), change.free, wrong)
+            yield Step((change.name,), self._state(key), change.free, wrong)
 
-    # Parts.
-
-    def _key(self, part: object) -> int:
-        known = self._ids.setdefault(type(part), {})
-        found = known.get(part)
+    def _spent(self, key: int, kind: str) -> int:
+        """What is left after a fault of a kind, or after a plan, -1 = there was none left."""
+        found = self._less.get((key, kind))
         if found is None:
-            found = known[part] = len(self._parts)
-            self._parts.append(part)
+            left: Left = self._parts[key]
+            less = left._replace(plans=left.plans - 1) if kind == "plans" else left.spend(kind)
+            found = self._less[key, kind] = -1 if less is None else self._key(less)
         return found
 
-    def _canonical(self, key: list[int]) -> Key:
-        """One state for all that differ in nothing which a later step could ask.
+    def _decided(self, state: Key) -> tuple[int, ...]:
+        """Places of the store and of the daemon whose pending write it could as well decide on now, () = no such daemon."""
+        for number in range(self.bounds.daemons if self.reduced else 0):
+            place = self.first_daemon + number
+            concerned = ("decided", number, state[place], state[self.store], self._plans(state))
+            if self._remembered(concerned, self._decided_now):
+                return self.store, place
+        return ()
 
-        Daemons are alike. A daemon without lease and without a write can only begin anew. Without stale reads there is no
-        past. What a rank has answered matters for offers that may still come.
+    def _decided_now(self, number: int, daemon_key: int, store_key: int, left_key: int) -> Iterator[_Change]:
+        """A step that a daemon could as well take now as before; nothing if it has no write, or would not decide so now.
+
+        A decision reads the store and changes only what its daemon, and a budget, holds. It commutes with every step that neither
+        changes the store nor is that daemon's: such steps go first, and the daemon decides after them. Rules about a decision are
+        asked in every state in which it can be taken, so that none is missed.
         """
-        if not self._parts[key[self.left]].messages:
-            key[self.store] = self._without_past(key[self.store])
-        first, group = self.first_daemon, key[self.group]
-        for place in range(first, self.group):
-            key[place] = self._deposed(key[place], place - first, key[self.store])
-        if self.bounds.daemons == 2 and key[first] > key[first + 1]:
-            key[first], key[first + 1] = key[first + 1], key[first]
-            key[self.store] = self._twin(key[self.store])
-        open_offers = self._open(tuple(key[self.cache : self.group]))
-        for number in range(self.size):
-            key[number] = self._plain(key[number], number, group, open_offers)
-        return tuple(key)
-
-    def _deposed(self, key: int, number: int, store_key: int) -> int:
-        concerned = ("deposed", key, number, store_key)
-        found = self._reduced.get(concerned)
-        if found is None:
-            daemon, store = self._parts[key], self._parts[store_key]
-            deposed = daemon.alive and daemon.write is None and store.holder != number + 1
-            found = self._reduced[concerned] = self._key(Daemon()) if deposed else key
-        return found
-
-    def _open(self, keys: Key) -> int:
-        concerned = ("open", keys)
-        found = self._reduced.get(concerned)
-        if found is None:
-            cache, store, *daemons = (self._parts[key] for key in keys)
-            offers = [
-                cache.offer,
-                store.offer,
-                store.before.offer,
-                *(d.write.offer for d in daemons if d.write),
-            ]
-            found = self._reduced[concerned] = self._key(frozenset(offers))
-        return found
-
-    def _plain(self, key: int, number: int, group_key: int, open_key: int) -> int:
-        concerned = ("plain", key, number, group_key, open_key)
-        found = self._reduced.get(concerned)
-        if found is None:
-            rank = self._ranks.plain(self._parts[key], number, self._parts[group_key])
-            rank = rank._replace(closed=rank.closed & self._parts[open_key])
-            found = self._reduced[concerned] = self._key(rank)
-        return found
-
-    def _without_past(self, key: int) -> int:
-        store: Store = self._parts[key]
-        if store.before == Cache() and not any(store.older):
-            return key
-        return self._key(store._replace(before=Cache(), older=(None,) * self.size))
-
-    def _twin(self, key: int) -> int:
-        found = self._twins.get(key)
-        if found is None:
-            store: Store = self._parts[key]
-            holder = 3 - store.holder if store.holder in (1, 2) else store.holder
-            found = self._twins[key] = self._key(store._replace(holder=holder))
-        return found
+        daemon, store, left = (self._parts[key] for key in (daemon_key, store_key, left_key))
+        write = daemon.write
+        if write is None or store.holder != number + 1:
+            return
+        begins = write.act == Act.BEGIN
+        before = daemon._replace(write=None, idea=write.plan.base if begins else daemon.idea)
+        for turn in self._daemons.cycle(before, store, number, left._replace(plans=left.plans + begins)):
+            again = turn.daemon.write
+            same = again is not None and (again.act, again.offer) == (write.act, write.offer)
+            if same and turn.daemon.idea == daemon.idea and turn.left in (None, left):
+                yield _Change(turn.name, ())
+                return
 
     def _false_claim(self, state: Key, claim: tuple[int, int, object]) -> str:
         group: Group = self._parts[state[self.group]]
@@ -194,22 +195,22 @@ class Steps:
 
     def _changes(self, state: Key) -> Iterator[_Change]:
         yield from self._remembered(
-            ("ranks", *state[: self.size], state[self.cache], state[self.group], state[self.left]),
+            ("ranks", *state[: self.size], state[self.cache], state[self.group], self._whole[0]),
             self._group_steps,
         )
         for number in range(self.size):
-            looks_at = (state[number], state[self.store], state[self.group], state[self.left])
+            looks_at = (state[number], state[self.store], state[self.group], self._whole[0])
             yield from self._remembered(("rank", number, *looks_at), self._rank_steps)
         yield from self._remembered(
-            ("store", state[self.cache], state[self.store], state[self.left]), self._store_steps
+            ("store", state[self.cache], state[self.store], self._whole[0]), self._store_steps
         )
         if self._parts[state[self.left]].strays:
             first = state[self._parts[state[self.group]].members[0]]
-            looks_at = (first, state[self.store], state[self.group], state[self.left])
+            looks_at = (first, state[self.store], state[self.group], self._whole[0])
             yield from self._remembered(("stray", *looks_at), self._stray_steps)
         for number in range(self.bounds.daemons):
             daemon = state[self.first_daemon + number]
-            seen = ("daemon", number, daemon, state[self.store], state[self.left])
+            seen = ("daemon", number, daemon, state[self.store], self._plans(state))
             yield from self._remembered(seen, self._daemon_steps)
 
     def _remembered(
@@ -217,8 +218,27 @@ class Steps:
     ) -> tuple[_Change, ...]:
         found = self._memo.get(concerned)
         if found is None:
-            found = self._memo[concerned] = tuple(make(*concerned[1:]))
+            found = self._memo[concerned] = tuple(map(self._priced, make(*concerned[1:])))
         return found
+
+    def _kind(self, key: int) -> str:
+        """What a step has spent of ``_whole``."""
+        if key in self._whole:
+            return "plans"
+        less, whole = self._parts[key], self._parts[self._whole[0]]
+        return next(kind for kind in KINDS if getattr(less, kind) < getattr(whole, kind))
+
+    def _plans(self, state: Key) -> int:
+        left: Left = self._parts[state[self.left]]
+        return self._whole[left.plans]
+
+    def _priced(self, change: _Change) -> _Change:
+        """A change worked out with all kinds of faults left, so that it holds whatever is left: with the kind that it spends."""
+        for place, key in change.parts:
+            if place == self.left:
+                parts = tuple(part for part in change.parts if part[0] != self.left)
+                return change._replace(parts=parts, spends=self._kind(key))
+        return change
 
     def _all_ranks(self, before: tuple[Rank, ...], after: tuple[Rank, ...]) -> list[tuple[int, int]]:
         return [(n, self._key(rank)) for n, rank in enumerate(after) if rank != before[n]]
@@ -240,7 +260,11 @@ class Steps:
                 yield _Change(step.name, tuple(parts), not step.fault, step.wrong)
         for name, now, life in reforms(self.shape, self.bounds.waves, ranks, group):
             parts = self._all_ranks(ranks, now)
-            yield _Change(name, (*parts, (self.group, self._key(life))))
+            parts.append((self.group, self._key(life)))
+            first = life.members[0]
+            if first != group.members[0] or not ranks[first].alive or name == "start anew":
+                parts.append((self.cache, self._key(Cache())))  # another process looks at the store
+            yield _Change(name, tuple(parts))
 
     def _rank_steps(
         self, number: int, rank_key: int, store_key: int, group_key: int, left_key: int
@@ -254,6 +278,8 @@ class Steps:
                 name = f"the time of rank {number} is over" if late else f"rank {number} settles"
                 yield _Change(name, ((number, self._key(settled)),))
         record = self._ranks.record(rank, number, group)
+        if record.term <= store.fence:
+            record = record._replace(term=0)
         if store.records[number] != record:
             records = _put(store.records, number, record)
             older = _put(store.older, number, store.records[number])
@@ -277,8 +303,6 @@ class Steps:
         fresh = Cache(store.offer, store.fence)
         if fresh != cache:
             yield _Change("rank 0 reads", ((self.cache, self._key(fresh)),))
-        if store.holder == GONE:
-            yield _Change("a lease runs out", ((self.store, self._key(store._replace(holder=0))),))
         if store.before not in (fresh, cache):
             yield from self._fault(left, "messages", "rank 0 reads an older offer", self.cache, store.before)
         empty = Store(records=(None,) * self.size, older=(None,) * self.size, before=fresh)
@@ -308,12 +332,10 @@ class Steps:
             if turn.left is not None:
                 parts.append((self.left, self._key(turn.left)))
             yield _Change(turn.name, tuple(parts), turn.due, turn.wrong, turn.claim)
-        if not daemon.alive:
-            yield _Change("a daemon starts", ((place, self._key(Daemon())),))
-            return
-        if (less := left.spend("crashes")) is not None:
-            after = store._replace(holder=GONE) if holds else store
-            gone = ((place, self._key(Daemon(alive=False))), (self.store, self._key(after)))
+        if daemon != Daemon() and (less := left.spend("crashes")) is not None:
+            # Nobody has to ask for the lease, or to start again, at once: so both may be so at once.
+            after = store._replace(holder=0) if holds else store
+            gone = ((place, self._key(Daemon())), (self.store, self._key(after)))
             yield _Change("a daemon crashes", (*gone, (self.left, self._key(less))), free=False)
         if daemon.write is not None:
             yield from self._fault(left, "messages", "a write is lost", place, daemon._replace(write=None))

@@ -172,18 +172,16 @@ class Write(NamedTuple):
 class Daemon(NamedTuple):
     """One daemon; ``term`` 0 = it does not lead; ``idea`` the map that its next plan is made on."""
 
-    alive: bool = True
     term: int = 0
     idea: tuple[Row, ...] | None = None
     write: Write | None = None
 
 
 class Group(NamedTuple):
-    """The group's present life; ``answered`` offers that all ranks of an earlier one had answered."""
+    """The group's present life."""
 
     run: int
     members: tuple[int, ...]
-    answered: frozenset[Offer] = frozenset()
     model: int = 0
 
 
@@ -210,6 +208,15 @@ class Left(NamedTuple):
         if left.faults:
             return left
         return Left(left.plans, *(0,) * 10)
+
+
+KINDS = tuple(kind for kind in Left._fields if kind not in ("plans", "faults"))
+
+
+def whole(bounds: Bounds, plans: int) -> Left:
+    """One fault of each kind that may come at all, any of them, and so many plans."""
+    once = {kind: min(1, getattr(bounds, kind)) for kind in KINDS}
+    return Left(**once, plans=plans, faults=2)
 
 
 class State(NamedTuple):
@@ -265,3 +272,6 @@ ALL_FAULTS = Bounds(
     crashes=2, losses=1, messages=2, transfers=1, writes=1, pauses=1, skews=1, strays=1, wishes=1, faults=1
 )
 """Every kind of fault as often as it may come; ``faults`` says how many of them in one run."""
+
+MAIN_FAULTS = Bounds(crashes=2, losses=1, messages=2, faults=5)
+"""What clusters do of themselves: crashes, an emptied store, and messages; all of them in one run."""
