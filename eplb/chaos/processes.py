@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _STORE_START_S = 5.0
+_MOST_FILES = 65_536
 _END_S = 3.0
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -79,6 +80,8 @@ def _enter_store(command: list[str], log_path: str, pipe: Connection) -> None:
     with Path(log_path).open("ab") as log:
         for number in (1, 2):
             os.dup2(log.fileno(), number)
+    # Among them is the one by which the fork server knows that the driver lives: the store must not keep it open.
+    os.closerange(3, _MOST_FILES)
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 

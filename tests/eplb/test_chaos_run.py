@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
+import redis
 
 from eplb.chaos.faults import KINDS
 from eplb.chaos.judge_steps import COUNTS, DIVERGENCES, MISMATCHES
@@ -57,3 +62,38 @@ def test_without_a_protection_the_judge_finds_what_it_is_for():
     assert DIVERGENCES in found["vote"], said
     assert MISMATCHES in found["digests"], said
     assert found["terms"] == {DIVERGENCES}, said
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from eplb.chaos.processes import StoreProcess, start_fork_server
+if __name__ == "__main__":
+    start_fork_server()
+    StoreProcess(Path(sys.argv[1])).start()
+    print("up", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_the_store_does_not_outlive_a_driver_that_is_killed(tmp_path):
+    script, folder = tmp_path / "driver.py", Path(tempfile.mkdtemp(prefix="chaos-"))
+    script.write_text(DRIVER)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    driver = subprocess.Popen(
+        [sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, env=environment
+    )
+    try:
+        assert driver.stdout.readline() == b"up\n"
+        with redis.Redis(unix_socket_path=str(folder / "s")) as client:
+            store = client.info("server")["process_id"]
+    finally:
+        driver.kill()
+        driver.wait()
+        driver.stdout.close()
+        limit_s = time.monotonic() + 30.0
+    while Path(f"/proc/{store}/exe").exists() and time.monotonic() < limit_s:
+        time.sleep(0.05)
+    shutil.rmtree(folder)
+    assert not Path(f"/proc/{store}/exe").exists()
