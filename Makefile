@@ -18,7 +18,7 @@ demo: $(VENV)/.demo
 	$(VENV)/bin/eplb demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev lint
-	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff format --check .

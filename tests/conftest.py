@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -127,16 +127,20 @@ def _allowed_skips() -> dict[str, str]:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[SKIPS] = []
     config.pluginmanager.register(_Counter(config.stash[SKIPS]))
-    config.addinivalue_line("markers", "xdist_group(name): tests that one worker runs one after the other")
     _allowed_skips()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups for `-n 2 --dist loadgroup`: tests that start many processes do not compete with each other."""
-    for item in items:
-        name = "processes" if item.path.stem in PROCESSES else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(name))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Whole files to a worker, and all files that start many processes to one, so that they do not compete with each other."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, _ = nodeid.partition("::")
+            return "processes" if Path(file).stem in PROCESSES else file
+
+    return Files(config, log)
 
 
 def _judge_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -144,12 +148,11 @@ def _judge_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if not report.skipped or hasattr(report, "wasxfail"):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    test_id, _, _ = report.nodeid.partition("@")
-    allowed = test_id in _allowed_skips()
+    allowed = report.nodeid in _allowed_skips()
     report.listed_skip = allowed  # type: ignore[union-attr]
     if os.environ.get("CI") == "true" and not allowed:
         report.outcome = "failed"
-        report.longrepr = f"skipped with CI=true: {reason}\nmake it run, or list {test_id!r} with a reason in tests/{ALLOWED_SKIPS.name}"
+        report.longrepr = f"skipped with CI=true: {reason}\nmake it run, or list {report.nodeid!r} with a reason in tests/{ALLOWED_SKIPS.name}"
 
 
 @pytest.hookimpl(wrapper=True)

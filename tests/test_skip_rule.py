@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-TWO = ("-n", "2", "--dist", "loadgroup")
+TWO = ("-n", "2", "--dist", "loadscope")
 SKIPPED = """
 import pytest
 
