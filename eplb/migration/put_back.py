@@ -31,7 +31,9 @@ def put_back_plan(
     created_ms: int,
     reasons: tuple[tuple[str, str], ...] = (),
 ) -> Plan | None:
-    """Every layer that any rank serves otherwise than ``before``, int32 [layers, slots]; None where none does or the map is unknown.
+    """All layers, if any rank serves one otherwise than ``before``, int32 [layers, slots]; None where none does or the map is unknown.
+
+    Layers that all serve as before are named too: one of them may be broken on a rank whose router kept its old row, and no record tells.
 
     ``shares``: float64 [layers, slots] or None. ``first`` the record that carries the map, ``records`` those of all ranks. It is one wave, because
     a rank that was read back wrong takes an offer only if it puts all its broken layers right.
@@ -41,15 +43,14 @@ def put_back_plan(
         return None
     shares = None if shares is None else all_shares(before, shares)
     targets = layer_map_digests(facts.model_layers, before, shares)
-    changes = []
+    changes, differs = [], False
     for layer, target in enumerate(int(digest) for digest in targets):
         found = {record.digests[layer] for record in records.values()}
-        if found == {target}:
-            continue
+        differs = differs or found != {target}
         wire = None if shares is None else tuple(float(x) for x in shares[layer])
         row = tuple(int(x) for x in before[layer])
         changes.append(LayerChange(layer, first.digests[layer], target, row, wire, tuple(sorted(found))))
-    if not changes:
+    if not differs:
         return None
     moves = int(newcomers(facts, rows, before).sum())
     return Plan(

@@ -5,7 +5,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 from agent_crew import FACTS, GATE_STEPS, offer, rotated, start_map
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from moving_engine import MODEL_DIGEST, DelegatedCrew, Faults
 
@@ -254,6 +254,7 @@ WRONGS = st.fixed_dictionaries(
 
 
 @settings(max_examples=20, deadline=None)
+@example([{}, {}, {"keeps_row": {0}}, {"keeps_row": {0}}], {0, 1})
 @given(st.lists(WRONGS, min_size=4, max_size=4), st.sets(st.integers(0, 1)))
 def test_whatever_engines_do_wrong_nothing_false_is_reported_and_the_way_back_ends_on_the_map_before(
     wrongs, idle

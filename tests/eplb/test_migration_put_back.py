@@ -36,7 +36,7 @@ def kept(*layers):
     return rows
 
 
-def test_every_layer_that_any_rank_serves_otherwise_is_in_it_with_all_that_ranks_serve():
+def test_all_layers_are_in_it_with_all_that_ranks_serve():
     """Also where the rank that tells the map is the one that kept the rows before."""
     for rank in (0, 2):
         plan = back(served({rank: kept(1)}))
@@ -77,14 +77,14 @@ def test_a_rank_that_is_stuck_by_the_way_back_too_is_unverified_and_one_that_was
 
 
 def test_where_the_map_before_is_served_by_some_it_is_live_only_when_they_say_that_they_have_switched():
-    """One wave, one layer, which rank 0 never left: its row alone does not tell whether the others may be told."""
+    """Rank 0 never left it: its rows alone do not tell whether the others may be told. Layers that all serve are named too."""
     rows = BEFORE.copy()
     rows[1] = AFTER[1]
     live = everywhere(BEFORE, state="stuck", offer="p1/0@1")
     live[2] = record(2, rows, state="switched", offer="p1/0@1")
     shelf = Shelf()
     desired = Actuator(FACTS, shelf.write).begin(back(live), shelf.desired(), live, term=1, now_ms=NOW_MS)
-    assert [change.layer for change in desired.offer.changes] == [1]
+    assert [change.layer for change in desired.offer.changes] == [0, 1, 2]
     assert observe(FACTS, desired, live, NOW_MS).state is State.MOVING
     done = everywhere(BEFORE, state="switched", offer=desired.offer.key)
     assert observe(FACTS, desired, done, NOW_MS).state is State.ALL_LIVE
