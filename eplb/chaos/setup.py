@@ -11,6 +11,7 @@ from collectors.facts import PoolFacts
 from eplb.chaos.load import DRIFTS, TOKENS_PER_DRIFT, drifting_picks
 from eplb.demo.model import ModelSpec
 from eplb.demo.routing import Routing
+from eplb.demo.setup import pool_shape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,20 +78,7 @@ def daemon_config(facts: PoolFacts, store_url: str, folder: Path) -> dict[str, A
         "state_folder": str(folder / "state"),
         "pools": [
             {
-                "name": facts.pool,
-                "topology": {
-                    "ranks": facts.ranks,
-                    "nodes": facts.nodes,
-                    "slots_per_rank": facts.slots_per_rank,
-                },
-                "model": {
-                    "experts": facts.experts,
-                    "top_k": facts.top_k,
-                    "moe_layers": list(facts.model_layers),
-                    "bytes_per_expert": facts.bytes_per_expert,
-                },
-                "kind": "received_slots",
-                "phases": ["decode"],
+                **pool_shape(facts),
                 "dispatch": "even",
                 "window": {"window_s": 6.0, "max_slices": 60},
                 "gate": {

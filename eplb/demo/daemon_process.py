@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import yaml
 
 from eplb.demo.errors import DemoError
-from eplb.demo.setup import GATE_STEPS
+from eplb.demo.setup import GATE_STEPS, pool_shape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,20 +36,7 @@ def daemon_config(facts: PoolFacts, store_url: str, dispatch: str) -> dict[str, 
         "http": {"port": 0},
         "pools": [
             {
-                "name": facts.pool,
-                "topology": {
-                    "ranks": facts.ranks,
-                    "nodes": facts.nodes,
-                    "slots_per_rank": facts.slots_per_rank,
-                },
-                "model": {
-                    "experts": facts.experts,
-                    "top_k": facts.top_k,
-                    "moe_layers": list(facts.model_layers),
-                    "bytes_per_expert": facts.bytes_per_expert,
-                },
-                "kind": "received_slots",
-                "phases": ["decode"],
+                **pool_shape(facts),
                 "dispatch": "weighted" if dispatch == "weighted" else "even",
                 "window": {"window_s": WINDOW_S, "max_slices": SLICES},
                 "gate": {

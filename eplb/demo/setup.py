@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collectors.facts import PoolFacts
 from eplb.demo.batch import Batch
@@ -83,3 +83,23 @@ class RankPlan:
     store_url: str
     rendezvous: str
     fault: str
+
+
+def pool_shape(facts: PoolFacts) -> dict[str, Any]:
+    """What a daemon's configuration says of a pool's shape; how it is to be balanced is each run's own."""
+    return {
+        "name": facts.pool,
+        "topology": {
+            "ranks": facts.ranks,
+            "nodes": facts.nodes,
+            "slots_per_rank": facts.slots_per_rank,
+        },
+        "model": {
+            "experts": facts.experts,
+            "top_k": facts.top_k,
+            "moe_layers": list(facts.model_layers),
+            "bytes_per_expert": facts.bytes_per_expert,
+        },
+        "kind": "received_slots",
+        "phases": ["decode"],
+    }
