@@ -1,13 +1,13 @@
 """Four real processes move real bytes over gloo: a refusal or a cut wire keeps all on the old map; so does a change of mind;
 after either the next plan goes through."""
 
-import multiprocessing
 import threading
 import time
 
 import numpy as np
 import pytest
 from agent_crew import FACTS, NAMES, RUN_ID, Clock, CrewMemory, expert_bytes, offer, rotated, start_map
+from gloo_crew import run_everywhere
 
 from collectors.digests import layer_map_digests
 from eplb.agent import Agent, LocalLink
@@ -137,24 +137,6 @@ def change_minds(rank, rendezvous, results):
     agent.close()
     dist.barrier()
     dist.destroy_process_group()
-
-
-def run_everywhere(tmp_path, target):
-    """What each of four processes answers, in rank order."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed"])  # one import of torch for all four
-    results = context.Queue()
-    processes = [
-        context.Process(target=target, args=(rank, str(tmp_path / "rendezvous"), results))
-        for rank in range(FACTS.ranks)
-    ]
-    for process in processes:
-        process.start()
-    answers = sorted(results.get(timeout=60) for _ in processes)
-    for process in processes:
-        process.join(timeout=30)
-    assert [process.exitcode for process in processes] == [0] * FACTS.ranks
-    return answers
 
 
 @pytest.mark.slow

@@ -1,11 +1,11 @@
 """New shares alone travel the road of moves: offer, vote, switch, live digests, without a byte between ranks."""
 
-import multiprocessing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from agent_crew import FACTS, Crew, CrewMemory, start_map
+from gloo_crew import run_everywhere
 from test_agent_gloo import serve, weights_are_right
 from test_migration_status import NOW_MS, Shelf, everywhere, observe
 
@@ -96,16 +96,5 @@ def run_rank(rank, rendezvous, results):
 
 @pytest.mark.slow
 def test_a_plan_of_shares_alone_goes_live_in_four_processes(tmp_path):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch.distributed"])
-    results = context.Queue()
-    processes = [
-        context.Process(target=run_rank, args=(rank, str(tmp_path / "rendezvous"), results))
-        for rank in range(FACTS.ranks)
-    ]
-    for process in processes:
-        process.start()
-    answers = sorted(results.get(timeout=60) for _ in processes)
-    for process in processes:
-        process.join(timeout=30)
+    answers = run_everywhere(tmp_path, run_rank)
     assert answers == [(rank, "switched", 1, True, SHARES.tolist(), True) for rank in range(FACTS.ranks)]
