@@ -24,17 +24,19 @@ STORE_GUARDS: tuple[StoreGuard, ...] = (
     StoreGuard("fence", "a leader that was paused wakes up and writes over its successor", (Code.OLD_TERM,)),
     StoreGuard(
         "lease",
-        "a leader in good standing is deposed, so that two pull a plan to and fro",
+        "a leader in good standing is deposed, or another writes beside it, so that two pull a plan to and fro",
         (Code.LEASE_HELD,),
     ),
 )
 
 
-def may_write(term: int, fence: int, *, guards: frozenset[str]) -> Refusal | None:
-    """Why a write under ``term`` is refused by a store that has seen the term ``fence``, or None."""
-    if term >= fence or "fence" not in guards:
-        return None
-    return Refusal(Code.OLD_TERM, f"the store has seen term {fence}, this write is under {term}")
+def may_write(term: int, fence: int, held: int = 0, *, guards: frozenset[str]) -> Refusal | None:
+    """Why a write under ``term`` is refused by a store that has seen the term ``fence`` and whose lease is ``held`` under a term (0 = by nobody), or None."""
+    if term < fence and "fence" in guards:
+        return Refusal(Code.OLD_TERM, f"the store has seen term {fence}, this write is under {term}")
+    if held not in (0, term) and "lease" in guards:
+        return Refusal(Code.LEASE_HELD, f"the lease is held under term {held}, this write is under {term}")
+    return None
 
 
 def may_lead(asker: int, holder: int, *, guards: frozenset[str]) -> Refusal | None:

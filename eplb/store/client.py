@@ -21,7 +21,7 @@ from redis.retry import Retry
 
 from collectors.access import StoreAccess, client_options, tls_advice
 from collectors.errors import AccessError
-from collectors.keys import FRAME_FIELD, control_key, desired_key, live_key, load_key, log_key
+from collectors.keys import FRAME_FIELD, control_key, desired_key, lease_key, live_key, load_key, log_key
 from collectors.urls import masked_url
 from eplb.agent.wire import MAX_SEALED_BYTES
 from eplb.errors import ConfigError, StoreError, StoreFenced, StoreUnavailable, StoreUntrusted
@@ -103,7 +103,7 @@ class Store:
         """Set fields of the desired map under ``term``.
 
         Raises:
-            StoreFenced: a newer term exists; nothing was written.
+            StoreFenced: a newer term exists, or another one leads; nothing was written.
         """
         self._write(desired_key(self.pool), term, fields)
 
@@ -111,7 +111,7 @@ class Store:
         """Set operator switches; ``term`` None = an operator's own hand, which holds under any leader.
 
         Raises:
-            StoreFenced: a newer term exists; nothing was written.
+            StoreFenced: a newer term exists, or another one leads; nothing was written.
         """
         self._write(control_key(self.pool), _ANY_TERM if term is None else term, fields)
 
@@ -150,10 +150,11 @@ class Store:
         for pair in fields.items():
             arguments.extend(pair)
         with store_errors(self.url):
-            newer = int(self._fenced_write(keys=[desired_key(self.pool), key], args=arguments))
-        if newer >= 0:
+            keys = [desired_key(self.pool), key, lease_key(self.pool)]
+            found = int(self._fenced_write(keys=keys, args=arguments))
+        if found >= 0:
             raise StoreFenced(
-                f"{key}: term {newer} exists, this process writes under {term}; it must stop leading"
+                f"{key}: term {found} leads, this process writes under {term}; it must stop leading"
             )
 
     # --- log ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,11 @@ from __future__ import annotations
 FENCED_WRITE = """
 local seen = tonumber(redis.call('HGET', KEYS[1], 'term') or '0')
 local term = tonumber(ARGV[1])
-if term >= 0 and term < seen then return seen end
+if term >= 0 then
+  local held = redis.call('GET', KEYS[3])
+  local leads = held and tonumber(string.match(held, '^%d+') or '') or term
+  if term < seen or term ~= leads then return math.max(seen, leads) end
+end
 if term > seen then redis.call('HSET', KEYS[1], 'term', ARGV[1]) end
 local first = 2
 while first <= #ARGV do
@@ -20,9 +24,10 @@ return -1
 """
 """Write fields of a hash under a term.
 
-KEYS: 1 desired (its field ``term`` is the fence), 2 the hash to write. ARGV: 1 the writer's term, or -1 for an operator's
-switch that holds under any term; then field, value, field, value, …
-Returns -1 when written, or the newer term that refuses it.
+KEYS: 1 desired (its field ``term`` is the fence), 2 the hash to write, 3 lease. ARGV: 1 the writer's term, or -1 for an
+operator's switch that holds under any term; then field, value, field, value, …
+Returns -1 when written, or the term that refuses it: a newer one that the store has seen, or the one that the lease is held
+under. Only the lease tells a leader that slept through the loss of all keys, because its term can be above the new one's.
 """
 
 READ_HASH = """

@@ -96,9 +96,9 @@ class Watch:
         for line in self._lines:
             words = _TEXT.findall(line)
             if b" lua]" not in line:
-                # EVALSHA sha 2 desired key term field value ...
-                fenced = len(words) > 6 and words[2] == b"2" and words[3] == self._keys[0]
-                under = int(words[5]) if fenced else None
+                # EVALSHA sha 3 desired key lease term field value ...
+                fenced = len(words) > 7 and words[2] == b"3" and words[3] == self._keys[0]
+                under = int(words[6]) if fenced else None
             elif words[0].upper() == b"HSET" and words[1] in self._keys:
                 if words[2] == b"term":
                     highest = max(highest, int(words[3]))

@@ -39,11 +39,19 @@ def test_a_lease_is_given_to_whom_the_protocol_lets_lead_and_under_its_next_term
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.one_of(st.tuples(TERMS, TERMS), TERMS.map(lambda term: (term, term))))
-def test_a_write_is_made_under_every_term_that_the_protocol_lets_write_and_raises_the_fence(store, terms):
+@given(
+    st.one_of(st.tuples(TERMS, TERMS), TERMS.map(lambda term: (term, term))),
+    st.sampled_from(["nobody", "the writer", "the fence's", "another"]),
+)
+def test_a_write_is_made_under_every_term_that_the_protocol_lets_write_and_raises_the_fence(
+    store, terms, holder
+):
     term, fence = terms
+    held = {"nobody": 0, "the writer": term, "the fence's": fence, "another": term // 2 + 1}[holder]
     set_up(store, fence, 0)
-    allowed = may_write(term, fence, guards=ALL_GUARDS) is None
+    if held:
+        store.redis.set(lease_key("p"), f"{held}:{OWNERS[2]}")
+    allowed = may_write(term, fence, held, guards=ALL_GUARDS) is None
     try:
         store.write_desired(term, {"map": b"new"})
         written = True
@@ -52,4 +60,4 @@ def test_a_write_is_made_under_every_term_that_the_protocol_lets_write_and_raise
     assert written == allowed
     found = store.read_desired()
     assert (found.get("map") == b"new") == allowed
-    assert int(found.get("term") or 0) == max(term, fence)
+    assert int(found.get("term") or 0) == (max(term, fence) if allowed else fence)

@@ -72,7 +72,7 @@ def test_what_is_written_under_a_term_is_read_back_with_the_term(store):
 def test_an_older_term_writes_nothing(store):
     """The fence holds for desired and for control alike, whichever was written last."""
     store.write_desired(5, {"map": b"new"})
-    with pytest.raises(StoreFenced, match="term 5 exists"):
+    with pytest.raises(StoreFenced, match="term 5 leads"):
         store.write_desired(4, {"map": b"old"})
     with pytest.raises(StoreFenced):
         store.write_control({"mode": b"auto"}, term=4)

@@ -92,6 +92,19 @@ def test_the_fence_rises_with_the_acquisition_itself(store):
         store.write_desired(old_term, {"map": b"old"})
 
 
+def test_a_leader_that_slept_through_the_loss_of_all_keys_cannot_write_beside_the_new_one(store):
+    """The emptied store gives the new leader a lower term than the old one had: the lease tells them apart."""
+    old, new = lease(store, "a"), lease(store, "b")
+    old_term = old.acquire(floor=41)
+    store.redis.flushall()
+    assert new.acquire() == 1
+    with pytest.raises(StoreFenced, match="term 1 leads, this process writes under 42"):
+        store.write_desired(old_term, {"map": b"old"})
+    store.write_desired(new.term, {"map": b"new"})
+    assert store.read_desired()["map"] == b"new"
+    assert store.read_desired()["term"] == b"1"
+
+
 def test_a_lost_lease_is_not_prolonged(store):
     """Renewing reports the loss and the term is gone."""
     old, new = lease(store, "a"), lease(store, "b")
