@@ -114,7 +114,7 @@ def read_phase(view: WindowView, facts: PoolFacts, phase: str, *, live_digest: i
         waste_share=_mean(1.0 - 1.0 / ratio),
         node_max_tokens=by_node.max(axis=1),
         node_mean_tokens=by_node.mean(axis=1),
-        top_ranks=_top_ranks(view.rank_load.sum(axis=0)),
+        top_ranks=_top_ranks(view.rank_load.sum(axis=0), view.members),
         layer_rank_load=load,
         step_us=view.step_us,
         moe_wait_us=view.moe_wait_us,
@@ -162,8 +162,10 @@ def _mean_by_slice(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return means[np.isfinite(means)]
 
 
-def _top_ranks(load: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
-    mean = float(np.nanmean(load)) if np.isfinite(load).any() else 0.0
+def _top_ranks(load: NDArray[np.float64], members: tuple[int, ...]) -> tuple[tuple[int, float], ...]:
+    """Lost ranks take no tokens: the mean is over those that serve."""
+    serving = load[list(members)]
+    mean = float(np.nanmean(serving)) if np.isfinite(serving).any() else 0.0
     if mean <= 0.0:
         return ()
     order = np.argsort(-np.nan_to_num(load), kind="stable")[:TOP_RANKS]

@@ -189,7 +189,8 @@ class DaemonConfig(Section):
     cycle_s: float = Field(default=5.0, gt=0, le=600)
     """Time between two assessments. Several fit into the window, and one costs milliseconds."""
     advice_folder: str = "plans"
-    """Where mode advise writes its plans, one neutral map file each, in the working directory unless absolute."""
+    """Where mode advise writes its plans, one neutral map file each, in the working directory unless absolute. The newest
+    100 of a pool are kept."""
     state_folder: str | None = None
     """Where the last good map of each pool is kept, one file each, so that an emptied store is repaired with its terms, versions and
     pauses; a folder on this host that outlives the process. Empty = kept in memory only."""

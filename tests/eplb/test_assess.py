@@ -134,6 +134,15 @@ def test_reading_adds_up():
     assert reading.step_us == 100.0
 
 
+def test_the_busiest_ranks_are_compared_with_those_that_serve():
+    """A lost rank takes no tokens, and must not make the others look busier than they are."""
+    view = window_with((ROWS, SKEWED))
+    load = view.rank_load.copy()
+    load[:, 3] = 0.0
+    reading = read_phase(replace(view, rank_load=load, members=(0, 1, 2)), FACTS, "decode", live_digest=0)
+    assert sum(share for rank, share in reading.top_ranks) == pytest.approx(3.0)
+
+
 def test_a_hot_expert_that_no_map_can_spread_leaves_nothing_to_fix():
     """One expert takes part in every token: four spare slots spread it, no spare slot does not."""
     one = np.array([90, 1, 1, 1, 1, 1, 1, 1.0])
