@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collectors import Kind, PoolFacts, Recorder
+from collectors import Kind, Phase, PoolFacts, Recorder, decode_frame, encode_frame
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,3 +44,16 @@ def spread(kind: Kind, tokens: int, facts: PoolFacts | None = None) -> NDArray[n
     width = facts.width(kind)
     row = np.bincount(np.arange(tokens * facts.top_k) % width, minlength=width)
     return np.tile(row, (facts.layers, 1)).astype(np.int64)
+
+
+PHYSICAL = [Kind.ROUTED_SLOTS, Kind.RECEIVED_SLOTS]
+GOOD = spread(Kind.ROUTED, 4)
+
+
+def totals_of(frame, phase=Phase.DECODE):
+    return next(t for t in frame.totals if t.phase is phase)
+
+
+def taken(rec):
+    """Snapshot, as it comes out at the other end of the wire."""
+    return decode_frame(encode_frame(rec.snapshot(0)))

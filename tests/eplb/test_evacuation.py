@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from agent_crew import FACTS
+from controller_stories import BALANCED, BASE, SEEN, SETTINGS
 from structlog import get_logger
 from structlog.testing import capture_logs
-from test_controller import BALANCED, BASE, SEEN, SETTINGS
 from test_migration_membership import ALL, LIVING, ROWS, read, records_of, reduced
 
 from collectors.facts import PoolFacts

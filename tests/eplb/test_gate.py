@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from controller_stories import PLAN, RETURNS, SEEN, SETTINGS, SHARES, record_of
 from hypothesis import given
 from hypothesis import strategies as st
-from test_controller import PLAN, RETURNS, SEEN, SETTINGS, SHARES, record_of
 
 from eplb.config import GateConfig
 from eplb.decisions import Code

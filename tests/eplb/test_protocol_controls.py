@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from agent_crew import FACTS, Crew, offer, rotated, start_map
-from test_agent_vote import no_memory, raise_term, spoil_source
+from agent_faults import no_memory, raise_term, spoil_source
 from test_migration_status import LATE_MS, NOW_MS, begun, everywhere, record, rows_after
 
 from eplb.errors import PlanError
