@@ -10,11 +10,12 @@ from pathlib import Path
 
 import click
 
-from eplb.chaos.driver import DIGESTS, TERMS, VOTE, ChaosRun, Options
+from eplb.chaos.driver import DIGESTS, SHARES, TERMS, VOTE, ChaosRun, Options
 from eplb.chaos.errors import ChaosError
 from eplb.chaos.faults import KINDS
 from eplb.chaos.report import as_dict, missed, text
 from eplb.chaos.schedule import CONTROLS, FULL, SHORT
+from eplb.chaos.setup import DISPATCHES, WEIGHTED
 
 
 @click.command()
@@ -24,6 +25,13 @@ from eplb.chaos.schedule import CONTROLS, FULL, SHORT
 @click.option(
     "--seconds", default=530.0, show_default=True, type=click.FloatRange(min=1), help="No fault begins later."
 )
+@click.option(
+    "--dispatch",
+    type=click.Choice(DISPATCHES),
+    default=WEIGHTED,
+    show_default=True,
+    help="How ranks split an expert's tokens: by the map's shares, or evenly; under even no wave is of shares alone.",
+)
 @click.option("--short", is_flag=True, help="Each kind once, the leader killed once in each state.")
 @click.option(
     "--faults", "wanted", default="", metavar="KIND[,KIND]", help=f"Only these: {', '.join(KINDS)}."
@@ -32,7 +40,7 @@ from eplb.chaos.schedule import CONTROLS, FULL, SHORT
     "--without",
     "controls",
     multiple=True,
-    type=click.Choice([VOTE, DIGESTS, TERMS]),
+    type=click.Choice([VOTE, DIGESTS, TERMS, SHARES]),
     help="Negative control: take one protection away; the judge must find what it is for. Several are run in turn.",
 )
 @click.option("--logs", type=click.Path(path_type=Path), default=None, help="Folder to keep all logs in.")
@@ -41,6 +49,7 @@ def chaos(
     *,
     seed: int,
     seconds: float,
+    dispatch: str,
     short: bool,
     wanted: str,
     controls: tuple[str, ...],
@@ -52,9 +61,13 @@ def chaos(
     unknown = kinds.difference(KINDS)
     if unknown:
         raise click.BadParameter(f"unknown kinds {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}")
-    runs = [Options(seed, seconds, SHORT if short else FULL, kinds)]
+    if SHARES in controls and dispatch != WEIGHTED:
+        raise click.BadParameter(f"--without {SHARES} needs --dispatch {WEIGHTED}")
+    runs = [Options(seed, seconds, SHORT if short else FULL, kinds, dispatch=dispatch)]
     if controls:
-        runs = [Options(seed, seconds, CONTROLS[name][1], CONTROLS[name][0], name) for name in controls]
+        runs = [
+            Options(seed, seconds, CONTROLS[name][1], CONTROLS[name][0], name, dispatch) for name in controls
+        ]
     passed = [_one(options, logs, as_json=as_json) for options in runs]
     sys.exit(0 if all(passed) else 1)
 

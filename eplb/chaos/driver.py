@@ -20,7 +20,7 @@ from eplb.chaos.messages import Finding, JudgePlan, Tally
 from eplb.chaos.processes import DaemonProcess, StoreProcess, start_fork_server
 from eplb.chaos.rank_group import RankGroup
 from eplb.chaos.schedule import FULL, Scale
-from eplb.chaos.setup import STEP_S, TOKENS_PER_STEP, run_facts
+from eplb.chaos.setup import RANKS, STEP_S, TOKENS_PER_STEP, WEIGHTED, run_facts
 from eplb.chaos.watch import Watch
 from eplb.chaos.world import World
 
@@ -36,24 +36,30 @@ TALLY_S = 1.0
 TELL_S = 5.0
 FINDINGS_SAID = 20
 """The first ones tell the cause; the report has all."""
-VOTE, DIGESTS, TERMS = "vote", "digests", "terms"
+VOTE, DIGESTS, TERMS, SHARES = "vote", "digests", "terms", "shares"
 GUARDS = {
     VOTE: frozenset({"unanimous_vote"}),
     DIGESTS: frozenset({"weights_right", "probe_right", "read_back"}),
     TERMS: frozenset({"term_not_old"}),
 }
-"""Guards of the rank that a negative control removes; without ``terms`` the store's fence is removed too."""
+"""Guards of the rank that a negative control removes; without ``terms`` the store's fence is removed too, without ``shares`` one rank's engine keeps its old ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for; ``without`` "" or a protection that is taken away."""
+    """What the command line asks for; ``without`` "" or a protection that is taken away; ``dispatch`` one of ``DISPATCHES``."""
 
     seed: int = 0
     seconds: float = 530.0
     scale: Scale = FULL
     kinds: frozenset[str] = frozenset(KINDS)
     without: str = ""
+    dispatch: str = WEIGHTED
+
+    @property
+    def shares_only(self) -> int:
+        """The least number of waves of shares alone."""
+        return self.scale.shares_only if self.dispatch == WEIGHTED else 0
 
 
 @dataclass(slots=True)
@@ -149,12 +155,17 @@ class ChaosRun:
             judge = JudgeProcess(self._judge_plan(store), folder / "judge.log")
             stack.callback(judge.kill)
             ranks = RankGroup(
-                self._run, store.url, folder, guards_off=GUARDS.get(options.without, frozenset())
+                self._run,
+                store.url,
+                folder,
+                guards_off=GUARDS.get(options.without, frozenset()),
+                keep_shares=frozenset({RANKS - 1} if options.without == SHARES else ()),
             )
             stack.callback(ranks.end)
-            fenced = options.without != TERMS
+            fenced, dispatch = options.without != TERMS, options.dispatch
             daemons = [
-                DaemonProcess(place, facts, store.url, folder, fenced=fenced) for place in range(DAEMONS)
+                DaemonProcess(place, facts, store.url, folder, dispatch=dispatch, fenced=fenced)
+                for place in range(DAEMONS)
             ]
             for daemon in daemons:
                 stack.callback(daemon.end)
@@ -221,7 +232,8 @@ class ChaosRun:
         scale, over = self._options.scale, now_s - self._began_s > self._options.seconds
         tally = judge.tally
         refused = tally.refused + tally.aborted >= scale.refused or not injector.can_refuse
-        reached = tally.waves >= scale.waves and refused
+        waves = tally.waves >= scale.waves and tally.shares_only >= self._options.shares_only
+        reached = waves and refused
         if not injector.done or not (reached or over):
             return 0.0
         return calm_s or now_s
@@ -259,7 +271,7 @@ class ChaosRun:
         seen, tally = world.seen, judge.tally
         print(
             f"{now_s - self._began_s:5.0f} s  {rate:4.0f} steps/s  faults {injector.counted:3d}  waves {tally.waves:3d}"
-            f" +{tally.refused} refused +{tally.aborted} aborted  term {seen.term}  {seen.phase or '-'} {seen.code}"
+            f" ({tally.shares_only} of shares) +{tally.refused} refused +{tally.aborted} aborted  term {seen.term}  {seen.phase or '-'} {seen.code}"
             f"  ranks {len(world.ranks.members)}  [{injector.waiting()}]",
             file=sys.stderr,
             flush=True,

@@ -12,6 +12,9 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
+import numpy as np
+
+from eplb.chaos.judge_shares import Arrivals, unsound_shares
 from eplb.chaos.judge_steps import (
     COUNTS,
     DIVERGENCES,
@@ -25,7 +28,7 @@ from eplb.chaos.judge_steps import (
     untrue_digests,
 )
 from eplb.chaos.judge_store import PlanSeen, StoreView, StoreWatch
-from eplb.chaos.messages import FaultNote, Finding, GroupStep, JudgePlan, Tally
+from eplb.chaos.messages import FaultNote, Finding, GroupStep, JudgePlan, Served, Tally
 
 STEP_GAP_S = 10.0
 PLAN_S = 30.0
@@ -50,6 +53,9 @@ class Judge:
         self._gap_told = False
         self._longest_gap_s = self._longest_plan_s = 0.0
         self._switched: dict[str, set[int]] = {}
+        self._shares_only: set[str] = set()
+        self._arrivals = Arrivals()
+        self._before: GroupStep | None = None
         self._faults: dict[int, FaultNote] = {}
         self._healed: list[tuple[FaultNote, FaultNote]] = []
         self._plans_told: set[str] = set()
@@ -86,10 +92,13 @@ class Judge:
             *divergences(step),
             *untrue_digests(step, self._plan.model_layers),
             *lost_experts(step, self._plan.experts, self._plan.slots_per_rank),
+            *unsound_shares(step, self._plan.experts, self._plan.slots_per_rank),
+            *self._arrivals.check(step),
             *wrong,
             *self._order(step),
             *self._switches(step),
         ]
+        self._before = step
         self._steps += 1
         self._tokens += sum(len(part.tokens.sequences) for part in step.parts.values())
         self._term_seen = max([self._term_seen, *(part.term_seen for part in step.parts.values())])
@@ -119,10 +128,19 @@ class Judge:
             ranks.add(part.rank)
             if len(ranks) > 1:
                 continue  # one finding a switch
+            if self._moved_nothing(step, part):
+                self._shares_only.add(part.switched)
             sentence = self._of_old_term(part.switched, part.switched_s)
             if sentence:
                 found.append((DIVERGENCES, 1, sentence))
         return found
+
+    def _moved_nothing(self, step: GroupStep, part: Served) -> bool:
+        """Whether a rank's rows are those of the step before, so that it switched to other shares alone."""
+        before = self._before
+        if before is None or before.run_id != step.run_id:
+            return False
+        return np.array_equal(before.parts[part.rank].rows, part.rows)
 
     def _of_old_term(self, key: str, at_s: float) -> str:
         """Why a switch was not the present leader's, or ""."""
@@ -181,6 +199,7 @@ class Judge:
             outputs=self._outputs.outputs,
             worst_error=self._outputs.worst_error,
             waves=waves.count("committed"),
+            shares_only=len(self._shares_only),
             refused=waves.count("refused"),
             aborted=waves.count("aborted"),
             offers=offers,

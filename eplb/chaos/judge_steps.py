@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from eplb.chaos.messages import GroupStep, JudgePlan
+    from eplb.chaos.messages import GroupStep, JudgePlan, Served
 
 TOKENS_LOST, EXPERTS_LOST, DIVERGENCES, MISMATCHES, STUCK = (
     "tokens lost",
@@ -29,14 +29,17 @@ COUNTS = (TOKENS_LOST, EXPERTS_LOST, DIVERGENCES, MISMATCHES, STUCK)
 TOLERANCE = 1e-4
 """Largest |output - reference| / (1 + |reference|) of a right output: float32 sums in another order stay below 1e-5, another expert's
 output differs by more than 1e-2."""
+_HALF = 0.5001
+"""A half is rounded up even where the noise of floats has made it less."""
 
 Found = tuple[str, int, str]
 """(count, by how much, sentence)."""
 
 
-def map_name(rows: NDArray[np.int32]) -> str:
-    """The judge's own digest of a map."""
-    return blake2b(np.ascontiguousarray(rows, dtype="<i4").tobytes(), digest_size=6).hexdigest()
+def map_name(part: Served) -> str:
+    """The judge's own digest of the map that a rank served, shares included."""
+    raw = part.rows.astype("<i4").tobytes() + part.shares.astype("<f8").tobytes()
+    return blake2b(raw, digest_size=6).hexdigest()
 
 
 def lost_tokens(step: GroupStep, top_k: int) -> list[Found]:
@@ -64,7 +67,7 @@ def lost_tokens(step: GroupStep, top_k: int) -> list[Found]:
                 )
             )
     pairs = top_k * sum(len(due.sequences) for due in step.inputs.values())
-    arrived = np.sum([part.received for part in step.parts.values()], axis=0)
+    arrived = np.sum([part.received.sum(axis=1) for part in step.parts.values()], axis=0)
     return found + [
         (
             TOKENS_LOST,
@@ -75,43 +78,56 @@ def lost_tokens(step: GroupStep, top_k: int) -> list[Found]:
     ]
 
 
-def row_digest(model_layer: int, row: NDArray[np.int32]) -> int:
-    """What a rank must report that it serves, by the judge's own hand, for a pool without weighted shares: int32 [slots] -> unsigned 64-bit."""
+def row_digest(model_layer: int, row: NDArray[np.int32], shares: NDArray[np.float64]) -> int:
+    """What a rank must report that it serves, by the judge's own hand: int32 [slots], float64 [slots] -> unsigned 64-bit.
+
+    Shares are named in millionths, halves upwards, and only where they are not even.
+    """
     raw = int(model_layer).to_bytes(4, "little") + np.ascontiguousarray(row, dtype="<i4").tobytes()
+    millionths, even = np.zeros(len(row), dtype="<i8"), True
+    for expert in np.unique(row[row >= 0]).tolist():
+        places = np.flatnonzero(row == expert)
+        given, alike = _millionths(shares[places]), _millionths(np.full(len(places), 1.0 / len(places)))
+        millionths[places] = given
+        even = even and np.array_equal(given, alike)
+    raw += b"" if even else millionths.tobytes()
     return int.from_bytes(blake2b(raw, digest_size=8).digest(), "little") or 1
+
+
+def _millionths(shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Whole millionths that add up as the shares do: float64 [copies] -> int64 [copies]."""
+    ends = np.floor(np.cumsum(shares) * 1e6 + _HALF).astype(np.int64)
+    return np.diff(ends, prepend=0)
 
 
 def untrue_digests(step: GroupStep, model_layers: Sequence[int]) -> list[Found]:
     """Ranks whose agent reports another map than the one that the engine dispatched by."""
-    known: dict[tuple[int, bytes], int] = {}
+    known: dict[tuple[int, bytes, bytes], int] = {}
     found: list[Found] = []
     for rank, part in step.parts.items():
-        for place, (layer, row) in enumerate(zip(model_layers, part.rows, strict=True)):
-            name = (layer, row.tobytes())
+        for place, (layer, row, shares) in enumerate(zip(model_layers, part.rows, part.shares, strict=True)):
+            name = (layer, row.tobytes(), shares.tobytes())
             if name not in known:
-                known[name] = row_digest(layer, row)
+                known[name] = row_digest(layer, row, shares)
             if place >= len(part.digests) or part.digests[place] != known[name]:
-                sentence = (
-                    f"rank {rank} served map {map_name(part.rows)}, but reports another one of row {place}"
-                )
+                sentence = f"rank {rank} served map {map_name(part)}, but reports another one of row {place}"
                 found.append((DIVERGENCES, 1, sentence))
                 break
     return found
 
 
 def divergences(step: GroupStep) -> list[Found]:
-    """Ranks that served the step under another map than the group's first one, by the rows that they served with and by the digests that they report."""
+    """Ranks that served the step under another map than the group's first one, by rows and shares that they served with and by the digests that they report."""
     first = step.parts[step.members[0]]
     found: list[Found] = []
     for rank, part in step.parts.items():
         if not np.array_equal(part.rows, first.rows):
-            found.append(
-                (
-                    DIVERGENCES,
-                    1,
-                    f"rank {rank} served map {map_name(part.rows)}, rank {first.rank} {map_name(first.rows)}",
-                )
-            )
+            sentence = f"rank {rank} served map {map_name(part)}, rank {first.rank} {map_name(first)}"
+            found.append((DIVERGENCES, 1, sentence))
+        elif not np.array_equal(part.shares, first.shares):
+            layers = np.flatnonzero((part.shares != first.shares).any(axis=1)).tolist()
+            sentence = f"ranks {rank} and {first.rank} served one map with other shares in rows {layers}"
+            found.append((DIVERGENCES, 1, sentence))
         elif part.digests != first.digests:
             found.append((DIVERGENCES, 1, f"ranks {rank} and {first.rank} report other live digests"))
         elif part.run_id != step.run_id:

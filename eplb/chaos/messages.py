@@ -76,9 +76,9 @@ class Broken:
 class Served:
     """One step of one rank.
 
-    ``tokens`` those that it served. ``outputs``: float32 [tokens, hidden] after the last layer. ``received``: int64 [layers], rows that
-    arrived at its slots. ``sent``, ``combined`` contributions. ``rows``: int32 [layers, slots], the map that its dispatch tables were built from;
-    ``digests`` of that map by layer as its agent reports them. ``switched`` key of the offer that it switched to before this step, "" = none, at
+    ``tokens`` those that it served. ``outputs``: float32 [tokens, hidden] after the last layer. ``received``: int64 [layers, slots_per_rank], rows
+    that arrived at its slots. ``sent``, ``combined`` contributions. ``rows``: int32 [layers, slots] and ``shares``: float64 [layers, slots], the map that its
+    dispatch tables were built from; ``digests`` of that map by layer as its agent reports them. ``switched`` key of the offer that it switched to before this step, "" = none, at
     ``switched_s`` of the host's monotonic clock. ``happened`` faults that took effect since its last step. ``note`` why its agent is stuck.
     """
 
@@ -91,6 +91,7 @@ class Served:
     sent: int
     combined: int
     rows: NDArray[np.int32]
+    shares: NDArray[np.float64]
     digests: tuple[int, ...]
     term_seen: int
     map_version: int
@@ -157,13 +158,14 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """What the judge has counted so far; ``waves`` offers that were committed, ``refused`` by a rank, ``aborted``: withdrawn, expired, offered again or lost with the store."""
+    """What the judge has counted so far; ``waves`` offers that were committed, ``shares_only`` those of them that moved no expert, ``refused`` by a rank, ``aborted``: withdrawn, expired, offered again or lost with the store."""
 
     steps: int = 0
     tokens: int = 0
     outputs: int = 0
     worst_error: float = 0.0
     waves: int = 0
+    shares_only: int = 0
     refused: int = 0
     aborted: int = 0
     offers: int = 0

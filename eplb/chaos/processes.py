@@ -181,12 +181,15 @@ def _enter_daemon(config_path: str, fenced: bool, log_path: str, pipe: Connectio
 class DaemonProcess:
     """One of the daemons: `eplb run` on its own folder, started again after each death."""
 
-    def __init__(self, place: int, facts: PoolFacts, store_url: str, folder: Path, *, fenced: bool) -> None:
+    def __init__(
+        self, place: int, facts: PoolFacts, store_url: str, folder: Path, *, dispatch: str, fenced: bool
+    ) -> None:
         self.place = place
         self.folder = folder / f"daemon{place}"
         self.folder.mkdir()
         self._config = self.folder / "daemon.yaml"
-        self._config.write_text(yaml.safe_dump(daemon_config(facts, store_url, self.folder), sort_keys=False))
+        settings = daemon_config(facts, store_url, self.folder, dispatch)
+        self._config.write_text(yaml.safe_dump(settings, sort_keys=False))
         self.log_path = folder / f"daemon{place}.log"
         self._fenced = fenced
         self._child: Child | None = None

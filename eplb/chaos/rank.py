@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from collectors import Recorder
 from collectors.facts import Kind, Phase
+from collectors.shares import even_shares
 from eplb.agent.agent import Agent
 from eplb.agent.reform import Past, Reformed, leave, reform
 from eplb.agent.torch_life import TorchLife
@@ -43,13 +44,16 @@ _PARENT_GONE = 3
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """What a rank process is started with; ``guards_off`` names of guards that a negative control removes."""
+    """What a rank process is started with; negative controls: ``guards_off`` names of guards that are removed, ``keeps_shares`` its engine does
+    not take over new shares of a row that stays.
+    """
 
     rank: int
     run: RunFacts
     store_url: str
     fresh: bool
     guards_off: frozenset[str] = frozenset()
+    keeps_shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class Rank:
         self.faults = Switchboard()
         self.memory = SlotMemory(plan.run.spec, first, facts.slots_per_rank)
         self.rows = np.full((facts.layers, facts.slots), -1, dtype=np.int32)
+        self.shares = np.zeros((facts.layers, facts.slots))
         self.past: Past | None = None
         self.life: Life | None = None
         self.recorder = Recorder(facts, plan.rank, Kind.RECEIVED_SLOTS, stride=1)
@@ -124,13 +129,14 @@ class Rank:
         try:
             made = self._joint(form, groups)
             agent = self._agent(form, groups, made)
+            forward = self._forward(form, None if made is None else made.shares)
         except Exception:
             groups.end()
             raise
         self.recorder.register(agent.run_id, form.after_step, agent.layer_digests)
         self.link.start()
         self.publisher.start()
-        self.life = Life(form.run_id, groups, agent, self._forward(form))
+        self.life = Life(form.run_id, groups, agent, forward)
         reloaded = () if made is None else tuple((layer, expert) for layer, _, expert in made.reloaded)
         return Formed(self.plan.rank, form.run_id, reloaded=reloaded, seconds=time.monotonic() - begun_s)
 
@@ -184,12 +190,12 @@ class Rank:
         del life  # its forward holds the group, whose sockets the others wait on
         groups.end()
 
-    def _forward(self, form: Form) -> Forward:
+    def _forward(self, form: Form, shares: NDArray[np.float64] | None) -> Forward:
         facts, rank = self.plan.run.facts, self.plan.rank
         source = Source(rank, facts.ranks, facts.nodes, facts.slots_per_rank)
         dispatcher = Dispatcher("weighted", source, facts.experts, facts.layers)
         for layer, row in enumerate(self.rows):
-            dispatcher.rebuild(layer, row)
+            self._dispatch_by(dispatcher, layer, row, None if shares is None else shares[layer])
         world = dist.group.WORLD
         if world is None:
             raise RuntimeError("the process group is not initialised")
@@ -240,10 +246,11 @@ class Rank:
             step=order.step,
             tokens=tokens,
             outputs=result.states[-1],
-            received=result.received.sum(axis=1),
+            received=result.received,
             sent=result.sent,
             combined=result.combined,
             rows=self.rows.copy(),
+            shares=self.shares.copy(),
             digests=tuple(int(digest) for digest in life.agent.layer_digests),
             term_seen=life.agent.term_seen,
             map_version=life.agent.map_version,
@@ -257,13 +264,27 @@ class Rank:
         )
 
     def _take_over(self, life: Life, switched: Switched) -> None:
-        """Dispatch by the new rows from this step on."""
+        """Dispatch by the new rows and shares from this step on."""
         for place, layer in enumerate(switched.layers):
-            self.rows[layer] = switched.rows[place]
-            shares = None if switched.shares is None else switched.shares[place].tolist()
-            life.forward.dispatcher.rebuild(layer, self.rows[layer], shares)
+            row = switched.rows[place]
+            if self.plan.keeps_shares and np.array_equal(row, self.rows[layer]):
+                continue
+            shares = None if switched.shares is None else switched.shares[place]
+            self._dispatch_by(life.forward.dispatcher, layer, row, shares)
         for layer, slot in switched.broken:  # nothing is served from weights that failed their read-back
             self.memory.load(layer, slot, int(self.rows[layer, slot]))
+
+    def _dispatch_by(
+        self,
+        dispatcher: Dispatcher,
+        layer: int,
+        row: NDArray[np.int32],
+        shares: NDArray[np.float64] | None,
+    ) -> None:
+        """Build one layer's tables, and keep what they were built from for the judge."""
+        given = even_shares(row) if shares is None else shares
+        self.rows[layer], self.shares[layer] = row, given
+        dispatcher.rebuild(layer, row, given.tolist())
 
 
 def run_rank(plan: RankPlan, pipe: Connection) -> None:

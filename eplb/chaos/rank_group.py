@@ -30,10 +30,22 @@ START_POLL_S = 0.02
 
 
 class RankGroup:
-    """Serves steps and keeps a step's tokens until all outputs are back; a broken group forms anew and serves the step again."""
+    """Serves steps and keeps a step's tokens until all outputs are back; a broken group forms anew and serves the step again.
 
-    def __init__(self, run: RunFacts, store_url: str, folder: Path, *, guards_off: frozenset[str]) -> None:
-        self._run, self._store_url, self._folder, self._guards_off = run, store_url, folder, guards_off
+    ``guards_off``, ``keep_shares`` (ranks): see ``RankPlan``.
+    """
+
+    def __init__(
+        self,
+        run: RunFacts,
+        store_url: str,
+        folder: Path,
+        *,
+        guards_off: frozenset[str] = frozenset(),
+        keep_shares: frozenset[int] = frozenset(),
+    ) -> None:
+        self._run, self._store_url, self._folder = run, store_url, folder
+        self._guards_off, self._keep_shares = guards_off, keep_shares
         self._children: dict[int, Child] = {}
         self._orders: dict[int, list[tuple[str, float]]] = {}
         self._ready: set[int] = set()
@@ -64,7 +76,9 @@ class RankGroup:
         return tuple(sorted(rank for rank in self._ready if self.alive(rank)))
 
     def _plan(self, rank: int, *, fresh: bool) -> RankPlan:
-        return RankPlan(rank, self._run, self._store_url, fresh, self._guards_off)
+        return RankPlan(
+            rank, self._run, self._store_url, fresh, self._guards_off, keeps_shares=rank in self._keep_shares
+        )
 
     def alive(self, rank: int) -> bool:
         """Whether the rank's process runs."""

@@ -34,6 +34,7 @@ def missed(options: Options, outcome: Outcome) -> list[str]:
     for name, reached, least in (
         ("faults", outcome.injector.counted, scale.faults if whole else 0),
         ("waves committed", tally.waves, scale.waves),
+        ("waves of shares alone", tally.shares_only, options.shares_only),
         ("waves refused or aborted", tally.refused + tally.aborted, scale.refused if whole else 0),
     ):
         if reached < least:
@@ -70,7 +71,7 @@ def text(options: Options, outcome: Outcome) -> str:
         lines.append("leader killed in: " + ", ".join(f"{state} {kills[state]}" for state in PROTOCOL_STATES))
     frames = sum(records[kind].injected for kind in FRAME_KINDS if kind in records)
     lines += [
-        f"waves committed {tally.waves}, refused {tally.refused}, aborted {tally.aborted}; {tally.offers} offers under {tally.terms} terms",
+        f"waves committed {tally.waves}, {tally.shares_only} of them of shares alone, refused {tally.refused}, aborted {tally.aborted}; {tally.offers} offers under {tally.terms} terms",
         f"steps {tally.steps}, tokens {tally.tokens}, outputs compared {tally.outputs}, worst error {tally.worst_error:.1e}",
         f"lives of the group {outcome.lives}, steps served again {outcome.replayed}, longest time without a step {tally.longest_gap_s:.1f} s",
         f"longest plan {tally.longest_plan_s:.1f} s; {outcome.seconds:.0f} s in all, faults of frames {frames}",
@@ -84,6 +85,7 @@ def as_dict(options: Options, outcome: Outcome) -> dict[str, Any]:
     return {
         "seed": options.seed,
         "without": options.without,
+        "dispatch": options.dispatch,
         "faults": outcome.injector.counted,
         "kinds": {
             kind: {

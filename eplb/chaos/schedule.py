@@ -50,7 +50,7 @@ LANES = (CONTROL, RANK_SIDE, FRAMES)
 class Scale:
     """How much a run must do: ``counts`` faults by kind, of which ``least`` must have been healed, ``kills`` of the leader in each state, and the least of the results.
 
-    ``patience_s`` how long the first lane waits for a state in which the leader is to be killed before it takes another fault.
+    ``shares_only`` waves of shares alone, where dispatch is weighted; ``patience_s`` how long the first lane waits for a state in which the leader is to be killed before it takes another fault.
     """
 
     counts: Mapping[str, int]
@@ -58,13 +58,15 @@ class Scale:
     kills: int
     faults: int
     waves: int
+    shares_only: int
     refused: int
     pause_s: Mapping[str, float]
     patience_s: float = 3.0
 
 
-def _control(counts: Mapping[str, int], lane: str) -> Scale:
-    return Scale(counts, {}, 0, 0, 0, 0, {**dict.fromkeys(LANES, 0.0), lane: 0.3})
+def _control(counts: Mapping[str, int], lane: str, shares_only: int = 0) -> Scale:
+    pauses = {**dict.fromkeys(LANES, 0.0), lane: 0.3}
+    return Scale(counts, {}, kills=0, faults=0, waves=0, shares_only=shares_only, refused=0, pause_s=pauses)
 
 
 FULL = Scale(
@@ -84,6 +86,7 @@ FULL = Scale(
     kills=3,
     faults=100,
     waves=20,
+    shares_only=5,
     refused=5,
     pause_s={CONTROL: 0.5, RANK_SIDE: 1.5, FRAMES: 5.0},
 )
@@ -104,6 +107,7 @@ SHORT = Scale(
     kills=1,
     faults=18,
     waves=2,
+    shares_only=1,
     refused=1,
     pause_s={CONTROL: 0.3, RANK_SIDE: 1.0, FRAMES: 1.0},
     patience_s=1.0,
@@ -113,8 +117,9 @@ CONTROLS: dict[str, tuple[frozenset[str], Scale]] = {
     "vote": (frozenset({LINK_SLOW}), _control({LINK_SLOW: 20}, RANK_SIDE)),
     "digests": (frozenset({CORRUPT}), _control({CORRUPT: 20}, RANK_SIDE)),
     "terms": (frozenset({DAEMON_STOP}), _control({DAEMON_STOP: 20}, CONTROL)),
+    "shares": (frozenset(), _control({}, CONTROL, shares_only=1)),
 }
-"""What a negative control injects: the faults that the protection stands against, until the judge finds something."""
+"""What a negative control injects: the faults that the protection stands against, until the judge finds something; shares need none but a wave of them."""
 
 
 @dataclass(slots=True)

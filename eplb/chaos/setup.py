@@ -24,6 +24,9 @@ HIDDEN, INTER = 32, 48
 TOKENS_PER_STEP = 96
 STEP_S = 0.015
 GATE_STEPS = 20
+EVEN, WEIGHTED = "even", "weighted"
+DISPATCHES = (EVEN, WEIGHTED)
+"""How the ranks split an expert's tokens over its replicas: evenly, or by the shares of the live map, which the daemon then plans for."""
 STAGING_SLOTS = 9
 """Three quarters of what a rank holds of a layer, so that a plan takes several waves and yet ends in seconds."""
 PUBLISH_S, HEARTBEAT_S = 0.3, 1.0
@@ -68,8 +71,8 @@ def run_facts(seed: int) -> RunFacts:
     return RunFacts(facts, spec, routing, seed)
 
 
-def daemon_config(facts: PoolFacts, store_url: str, folder: Path) -> dict[str, Any]:
-    """Settings of one daemon; ``folder`` holds what it keeps on disk."""
+def daemon_config(facts: PoolFacts, store_url: str, folder: Path, dispatch: str) -> dict[str, Any]:
+    """Settings of one daemon; ``folder`` holds what it keeps on disk, ``dispatch`` is one of ``DISPATCHES``."""
     return {
         "store": {"url": store_url, "timeout_s": STORE_TIMEOUT_S, "lease_ttl_s": LEASE_S},
         "cycle_s": CYCLE_S,
@@ -79,7 +82,7 @@ def daemon_config(facts: PoolFacts, store_url: str, folder: Path) -> dict[str, A
         "pools": [
             {
                 **pool_shape(facts),
-                "dispatch": "even",
+                "dispatch": dispatch,
                 "window": {"window_s": 6.0, "max_slices": 60},
                 "gate": {
                     "mode": "auto",
