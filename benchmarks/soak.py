@@ -19,6 +19,7 @@ import tempfile
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -29,7 +30,7 @@ from collectors.keys import log_key
 from eplb.chaos.load import tokens_of
 from eplb.chaos.processes import DaemonProcess, StoreProcess, start_fork_server
 from eplb.chaos.rank_group import RankGroup
-from eplb.chaos.setup import POOL, STEP_S, TOKENS_PER_STEP, daemon_config, run_facts
+from eplb.chaos.setup import EVEN, POOL, STEP_S, TOKENS_PER_STEP, daemon_config, run_facts
 
 SAMPLE_S = 10.0
 DAEMONS = 2
@@ -139,9 +140,8 @@ def soak(minutes: float, seed: int) -> tuple[Book, int, int]:
         store.start()
         ranks = RankGroup(run, store.url, folder, guards_off=frozenset())
         stack.callback(ranks.end)
-        daemons = [
-            DaemonProcess(place, run.facts, store.url, folder, fenced=True) for place in range(DAEMONS)
-        ]
+        settings = partial(daemon_config, run.facts, store.url, EVEN)
+        daemons = [DaemonProcess(place, folder, settings, fenced=True) for place in range(DAEMONS)]
         for daemon in daemons:
             stack.callback(daemon.end)
             daemon.start()
@@ -174,7 +174,7 @@ def _sample(book: Book, client: redis.Redis, ranks: RankGroup, daemons: list[Dae
 def window_bytes(seed: int) -> int:
     """The configuration's limit for a pool's window in the store."""
     run = run_facts(seed)
-    pool = daemon_config(run.facts, "", Path())["pools"][0]
+    pool = daemon_config(run.facts, "", EVEN, Path())["pools"][0]
     return int(pool["window"].get("window_bytes", DEFAULT_WINDOW_BYTES))
 
 

@@ -29,7 +29,7 @@ class Assessment:
     excess, mean over layers, of the newest slices that the trigger looks at, so that all of them must exceed it.
     ``ratio_by_layer``: float64 [layers], NaN = no load. ``fixable_excess``: mean of the ratio minus the least that any map with these slots could show,
     sampling noise included. ``hot_expert`` the one that binds most. ``drift``: share of the load of the hottest experts now that those do not carry which
-    were hottest when the last plan was made, NaN = no such plan is known.
+    were hottest when the last plan was made, NaN = no such plan is known. ``full``: the window keeps no more slices than these.
     """
 
     ranks_expected: int
@@ -46,6 +46,7 @@ class Assessment:
     fixable_excess: float = math.inf
     hot_expert: HotExpert | None = None
     drift: float = math.nan
+    full: bool = False
 
 
 def assess(
@@ -55,11 +56,12 @@ def assess(
     live_digest: int,
     trigger_slices: int,
     planned_tokens: NDArray[np.int64] | None = None,
+    max_slices: int | None = None,
 ) -> Assessment:
     """What the gate is to know, from slices that were served by the live map alone.
 
     ``live_digest`` 0 = unknown, then all slices count. Intervals carry no digest and always count. ``planned_tokens``: int64 [layers, experts], what the
-    last plan was made on, summed; None = unknown.
+    last plan was made on, summed; None = unknown. ``max_slices`` that the window keeps, None = unknown.
     """
     keep, serving = served_by(view, live_digest), len(view.members)
     ratio, tokens, floor = view.ratio[keep], view.tokens[keep], _floor(view, facts)[keep]
@@ -80,6 +82,7 @@ def assess(
         fixable_excess=_mean(ratio - np.maximum(1.0 + floor, least_ratio(tokens, facts, serving))),
         hot_expert=hottest(tokens, facts, serving),
         drift=_drift(tokens, facts, planned_tokens, trigger_slices),
+        full=max_slices is not None and int(keep.sum()) >= max_slices,
     )
 
 

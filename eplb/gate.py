@@ -87,11 +87,18 @@ def _checks(settings: GateConfig, seen: Assessment, time_ms: int, rest: Rest) ->
             f"{seen.slices} slices with {seen.tokens} tokens under the live map; a plan needs {settings.min_slices} slices "
             f"and {settings.min_tokens} tokens"
         )
-        yield refuse(Code.NOT_ENOUGH_DATA, sentence, "time, or a longer window")
+        yield refuse(Code.NOT_ENOUGH_DATA, sentence, _more_data(seen))
     if seen.misaligned_share > MOST_MISALIGNED_SHARE:
         sentence = f"{seen.misaligned_share:.1%} of the samples fail conservation (limit {MOST_MISALIGNED_SHARE:.0%})"
         yield refuse(Code.MISALIGNED, sentence, "collectors that count the same steps on all ranks")
     yield from _wanted(settings, seen)
+
+
+def _more_data(seen: Assessment) -> str:
+    """Steps of few tokens fill a window of enough time and slices with too few of them."""
+    if seen.full:
+        return f"a larger window.max_slices than {seen.slices}, all of which are there, or a smaller gate.min_tokens"
+    return "time, or a longer window"
 
 
 def _wanted(settings: GateConfig, seen: Assessment) -> Iterator[Verdict]:

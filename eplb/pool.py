@@ -251,10 +251,13 @@ class Pool:
     def _assess(self, known: Known) -> Assessment | None:
         if known.view.ranks_seen == 0:
             return None
-        digest, slices = known.ranks.live_digest, self.config.gate.trigger_slices
-        planned = self._follow_up.planned_tokens
         return assess(
-            known.view, self.facts, live_digest=digest, trigger_slices=slices, planned_tokens=planned
+            known.view,
+            self.facts,
+            live_digest=known.ranks.live_digest,
+            trigger_slices=self.config.gate.trigger_slices,
+            planned_tokens=self._follow_up.planned_tokens,
+            max_slices=self.config.window.max_slices,
         )
 
     def _problem(self, known: Known) -> Verdict | None:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from eplb.chaos.messages import Finding, JudgePlan, Tally
 from eplb.chaos.processes import DaemonProcess, StoreProcess, start_fork_server
 from eplb.chaos.rank_group import RankGroup
 from eplb.chaos.schedule import FULL, Scale
-from eplb.chaos.setup import RANKS, STEP_S, TOKENS_PER_STEP, WEIGHTED, run_facts
+from eplb.chaos.setup import RANKS, STEP_S, TOKENS_PER_STEP, WEIGHTED, daemon_config, run_facts
 from eplb.chaos.watch import Watch
 from eplb.chaos.world import World
 
@@ -162,9 +163,9 @@ class ChaosRun:
                 keep_shares=frozenset({RANKS - 1} if options.without == SHARES else ()),
             )
             stack.callback(ranks.end)
-            fenced, dispatch = options.without != TERMS, options.dispatch
+            settings = partial(daemon_config, facts, store.url, options.dispatch)
             daemons = [
-                DaemonProcess(place, facts, store.url, folder, dispatch=dispatch, fenced=fenced)
+                DaemonProcess(place, folder, settings, fenced=options.without != TERMS)
                 for place in range(DAEMONS)
             ]
             for daemon in daemons:

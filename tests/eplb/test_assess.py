@@ -120,6 +120,15 @@ def test_trigger_looks_at_the_worst_of_the_newest_slices():
     assert by_count == sorted(by_count, reverse=True)
 
 
+def test_a_window_is_full_when_the_live_map_served_all_that_it_keeps():
+    view = window_with((ROWS, SKEWED))
+    kinds = {
+        n: assess(view, FACTS, live_digest=0, trigger_slices=3, max_slices=n).full for n in (STEPS, STEPS + 1)
+    }
+    assert kinds == {STEPS: True, STEPS + 1: False}
+    assert not assess(view, FACTS, live_digest=0, trigger_slices=3).full
+
+
 def test_reading_adds_up():
     """Node loads, ranks and layers in a reading are those of the counts."""
     view = window_with((ROWS, SKEWED))

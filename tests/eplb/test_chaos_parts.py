@@ -220,7 +220,7 @@ def test_the_watch_outlives_damaged_keys(store_url):
 
 def test_the_daemons_settings_are_valid(tmp_path):
     path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(daemon_config(FACTS, "unix:///s", tmp_path)))
+    path.write_text(yaml.safe_dump(daemon_config(FACTS, "unix:///s", "even", tmp_path)))
     config = load_config(path)
     assert config.pools[0].facts() == FACTS
 

@@ -93,6 +93,15 @@ def test_pln_04_a_dominant_expert_needs_replicas():
     )
 
 
+@pytest.mark.parametrize(("full", "what"), [(True, "window.max_slices than 256"), (False, "time")])
+def test_a_full_window_of_too_few_tokens_is_not_told_to_wait(full, what):
+    """Small steps fill the slices with fewer tokens than are asked for: no time changes that, two settings do."""
+    thin = replace(SEEN, slices=256, tokens=900, full=full)
+    verdict = before_planning(SETTINGS, thin, time_ms=0, rest=Rest())
+    assert verdict.code is Code.NOT_ENOUGH_DATA
+    assert what in verdict.would_change
+
+
 def test_advice_needs_no_price():
     """A person can weigh a ratio; only auto refuses to move without a price."""
     advise = SETTINGS.model_copy(update={"mode": "advise"})
