@@ -96,7 +96,7 @@ def row_digest(model_layer: int, row: NDArray[np.int32], shares: NDArray[np.floa
 
 def _millionths(shares: NDArray[np.float64]) -> NDArray[np.int64]:
     """Whole millionths that add up as the shares do: float64 [copies] -> int64 [copies]."""
-    ends = np.floor(np.cumsum(shares) * 1e6 + _HALF).astype(np.int64)
+    ends = np.floor(np.cumsum(np.nan_to_num(shares)) * 1e6 + _HALF).astype(np.int64)
     return np.diff(ends, prepend=0)
 
 

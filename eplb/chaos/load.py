@@ -16,6 +16,8 @@ DRIFTS = 64
 DRIFT_STEPS = 180
 TOKENS_PER_DRIFT = 512
 _SKEW = 0.9
+_FRESH_DRIFTS = 4
+"""One drift in so many makes other experts hot; the rest change only how hot each is, which new shares often answer without moves where dispatch is weighted."""
 _PICKS, _TOKENS = 6, 7
 
 
@@ -30,16 +32,22 @@ class Tokens:
 def drifting_picks(*, seed: int, layers: int, experts: int, top_k: int) -> NDArray[np.uint8]:
     """Picks of ``DRIFTS`` sequences, one for each hot set: uint8 [DRIFTS * TOKENS_PER_DRIFT, layers, k].
 
-    An expert's weight is 1 / place ** 0.9 in an order drawn anew for each sequence and layer; the k picks of a token are drawn without repetition
-    by the Gumbel top-k trick (Kool, van Hoof, Welling 2019).
+    An expert's weight is 1 / place ** 0.9 in an order drawn anew for every fourth sequence and each layer; the three that follow keep the order, with
+    each weight times the exponential of a standard normal. The k picks of a token are drawn without repetition by the Gumbel top-k trick (Kool, van
+    Hoof, Welling 2019).
     """
     random = np.random.default_rng([seed, _PICKS])
-    logits = -_SKEW * np.log(np.arange(1, experts + 1))
+    skewed = np.tile(-_SKEW * np.log(np.arange(1, experts + 1)), (layers, 1))
+    orders = np.zeros((layers, experts), dtype=np.int64)
     picks = np.empty((DRIFTS, TOKENS_PER_DRIFT, layers, top_k), dtype=np.uint8)
     for drift in range(DRIFTS):
-        for layer in range(layers):
-            order = random.permutation(experts)
-            noisy = logits + random.gumbel(size=(TOKENS_PER_DRIFT, experts))
+        logits = skewed
+        if drift % _FRESH_DRIFTS:
+            logits = skewed + random.standard_normal((layers, experts))
+        else:
+            orders = np.stack([random.permutation(experts) for _ in range(layers)])
+        for layer, order in enumerate(orders):
+            noisy = logits[layer] + random.gumbel(size=(TOKENS_PER_DRIFT, experts))
             picks[drift, :, layer] = order[np.argsort(-noisy, axis=1, kind="stable")[:, :top_k]]
     return picks.reshape(DRIFTS * TOKENS_PER_DRIFT, layers, top_k)
 

@@ -98,6 +98,8 @@ def daemon_config(facts: PoolFacts, store_url: str, dispatch: str, folder: Path)
                     "min_tokens": 500,
                     "trigger_slices": 2,
                     "min_gain": 0.01,
+                    # So that new shares alone, where dispatch is weighted, are often enough.
+                    "target_excess": 0.08,
                 },
                 "solver": {"effort": "fast", "deadline_s": 15.0},
                 "migration": {

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from multiprocessing import Pipe
 
 import numpy as np
 import pytest
+from chaos_world import MEMBERS, PLAN, REFERENCE, ROWS, RUN, TOKENS, judged, offer_bytes, reported, right_step
 
-from collectors.digests import layer_map_digests
 from eplb.chaos.driver import JudgeProcess
 from eplb.chaos.errors import ChaosError
 from eplb.chaos.judge import PLAN_S, STEP_GAP_S, Judge
@@ -28,65 +27,9 @@ from eplb.chaos.judge_steps import (
 )
 from eplb.chaos.judge_store import StoreView
 from eplb.chaos.load import shared_out, tokens_of
-from eplb.chaos.messages import FaultNote, GroupStep, JudgePlan, Served
+from eplb.chaos.messages import FaultNote
 from eplb.chaos.rank_faults import flipped
-from eplb.chaos.setup import EXPERTS, LAYERS, POOL, SLOTS_PER_RANK, TOP_K, run_facts
-from eplb.demo.reference import Reference
-from eplb.start_map import start_map
-
-RUN = run_facts(3)
-REFERENCE = Reference(RUN.spec)
-MEMBERS, TOKENS = (0, 1, 2, 3), 24
-ROWS = start_map(LAYERS, EXPERTS, RUN.facts.slots)
-PLAN = JudgePlan(
-    seed=3, socket="/nowhere", pool=POOL, ranks=4, slots_per_rank=SLOTS_PER_RANK, experts=EXPERTS, top_k=TOP_K,
-    model_layers=RUN.facts.model_layers, hidden=RUN.spec.hidden, inter=RUN.spec.inter,
-)  # fmt: skip
-
-
-def right_step(number, members=MEMBERS, *, rows=ROWS, done_s=None, **changes):
-    """A step as sound ranks would report it; ``changes`` by rank, fields to replace."""
-    inputs = shared_out(tokens_of(3, number, TOKENS), members)
-    parts = {}
-    for rank, tokens in inputs.items():
-        picks = RUN.routing.picks_of(tokens.sequences, tokens.positions)
-        states = REFERENCE.states(tokens.sequences, tokens.positions, picks)
-        received = np.full(LAYERS, TOKENS * TOP_K // len(members), dtype=np.int64)
-        parts[rank] = Served(
-            rank=rank, run_id=7, step=number, tokens=tokens, outputs=states[-1], received=received,
-            sent=picks.size, combined=picks.size, rows=rows, digests=reported(rows), term_seen=1, map_version=0,
-            agent_state="serving",
-        )  # fmt: skip
-    for rank, fields in changes.items():
-        place = int(rank.removeprefix("rank"))
-        parts[place] = replace(parts[place], **fields)
-    return GroupStep(number, 7, members, inputs, parts, time.monotonic() if done_s is None else done_s)
-
-
-def reported(rows):
-    """What sound agents report that they serve."""
-    return tuple(int(digest) for digest in layer_map_digests(RUN.facts.model_layers, rows))
-
-
-def judged(*steps, notes=(), view=None):
-    """The judge's counts and findings after these steps; ``view`` prepares what it has read in the store."""
-    ours, theirs = Pipe()
-    judge = Judge(PLAN, theirs)
-    if view is not None:
-        view(judge._watch.view)
-    for note in notes:
-        judge.note(note)
-    judge.steps(list(steps))
-    judge.tick()
-    findings = []
-    while ours.poll(0):
-        findings.append(ours.recv())
-    return {word: count for word, count in judge.tally().counts.items() if count}, findings
-
-
-def offer_bytes(plan, wave, term):
-    return json.dumps({"body": {"plan_id": plan, "wave": wave, "term": term}}).encode()
-
+from eplb.chaos.setup import EXPERTS, LAYERS, SLOTS_PER_RANK, TOP_K
 
 # --- one step -----------------------------------------------------------------------------------------------------
 
@@ -118,9 +61,9 @@ def test_a_contribution_that_does_not_come_back_is_a_lost_token():
 
 
 def test_a_row_that_does_not_arrive_is_a_lost_token():
-    received = np.full(LAYERS, TOKENS * TOP_K // 4, dtype=np.int64)
-    received[2] -= 3
-    assert judged(right_step(0, rank3={"received": received}))[0] == {TOKENS_LOST: 3}
+    received = right_step(0).parts[3].received.copy()
+    received[2, received[2].argmax()] -= 1
+    assert judged(right_step(0, rank3={"received": received}))[0] == {TOKENS_LOST: 1}
 
 
 def test_tokens_that_were_not_given_are_lost_tokens():
@@ -138,7 +81,7 @@ def test_ranks_with_other_rows_diverge():
     rows[1, [0, 1]] = rows[1, [1, 0]]
     found = divergences(right_step(0, rank2={"rows": rows}))
     assert [(word, weight) for word, weight, _ in found] == [(DIVERGENCES, 1)]
-    assert map_name(rows) in found[0][2]
+    assert map_name(right_step(0, rank2={"rows": rows}).parts[2]) in found[0][2]
 
 
 def test_a_rank_that_reports_other_digests_diverges_from_the_others_and_from_its_own_rows():

@@ -32,7 +32,7 @@ from eplb.chaos.rank_faults import (
     Switchboard,
     flipped,
 )
-from eplb.chaos.setup import LAYERS, POOL, SLOTS_PER_RANK, TOP_K, daemon_config, run_facts
+from eplb.chaos.setup import DISPATCHES, LAYERS, POOL, SLOTS_PER_RANK, TOP_K, daemon_config, run_facts
 from eplb.chaos.watch import Watch
 from eplb.chaos.world import World
 from eplb.config import load_config
@@ -218,11 +218,13 @@ def test_the_watch_outlives_damaged_keys(store_url):
     watch.stop()
 
 
-def test_the_daemons_settings_are_valid(tmp_path):
+@pytest.mark.parametrize("dispatch", DISPATCHES)
+def test_the_daemons_settings_are_valid(tmp_path, dispatch):
     path = tmp_path / "c.yaml"
-    path.write_text(yaml.safe_dump(daemon_config(FACTS, "unix:///s", "even", tmp_path)))
+    path.write_text(yaml.safe_dump(daemon_config(FACTS, "unix:///s", dispatch, tmp_path)))
     config = load_config(path)
     assert config.pools[0].facts() == FACTS
+    assert config.pools[0].dispatch == dispatch
 
 
 def test_the_last_line_has_five_counts():

@@ -15,10 +15,11 @@ from eplb.chaos.judge_steps import COUNTS
 from eplb.chaos.messages import Tally
 from eplb.chaos.report import as_dict, last_line, missed, text
 from eplb.chaos.schedule import FULL
+from eplb.chaos.setup import EVEN, WEIGHTED
 from eplb.chaos.watch import PROTOCOL_STATES
 
 OPTIONS = Options()
-TALLY = Tally(waves=30, refused=4, aborted=2, counts=dict.fromkeys(COUNTS, 0))
+TALLY = Tally(waves=30, shares_only=6, refused=4, aborted=2, counts=dict.fromkeys(COUNTS, 0))
 
 
 def outcome(tally=TALLY, **records):
@@ -57,6 +58,7 @@ def test_a_run_that_reached_everything_missed_nothing():
     [
         (outcome(store_pause=KindRecord(injected=9, healed=4)), "store_pause: 4 of 5"),
         (outcome(replace(TALLY, waves=19)), "waves committed: 19 of 20"),
+        (outcome(replace(TALLY, shares_only=4)), "waves of shares alone: 4 of 5"),
         (outcome(replace(TALLY, refused=2, aborted=2)), "waves refused or aborted: 4 of 5"),
         (outcome(clock_jump=KindRecord(injected=0, healed=9)), "faults: 93 of 100"),
         (
@@ -68,11 +70,17 @@ def test_a_run_that_reached_everything_missed_nothing():
             "leader killed in planning: 0 of 3",
         ),
     ],
-    ids=["kind", "waves", "refused", "faults", "state"],
+    ids=["kind", "waves", "shares", "refused", "faults", "state"],
 )
 def test_a_minimum_that_was_not_reached_is_said(broken, word):
     assert word in missed(OPTIONS, broken)
     assert f"MISSED {word}" in text(OPTIONS, broken)
+
+
+def test_where_dispatch_is_even_no_wave_of_shares_is_due():
+    moved = outcome(replace(TALLY, shares_only=0))
+    assert missed(replace(OPTIONS, dispatch=EVEN), moved) == []
+    assert missed(replace(OPTIONS, dispatch=WEIGHTED), moved) == ["waves of shares alone: 0 of 5"]
 
 
 def test_a_pool_that_did_not_recover_is_missed():

@@ -1,11 +1,13 @@
 """Rules of the schedule: every kind comes often enough, the seed decides the order, and lanes keep apart what must not overlap."""
 
 from collections import Counter
+from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from eplb.chaos.faults import FRAME_KINDS, KILL_LEADER, KINDS, RANK_KILL, Fault
-from eplb.chaos.load import DRIFT_STEPS, shared_out, tokens_of
+from eplb.chaos.load import DRIFT_STEPS, DRIFTS, drifting_picks, shared_out, tokens_of
 from eplb.chaos.schedule import CONTROL, CONTROLS, FRAMES, FULL, RANK_SIDE, SHORT, lanes
 from eplb.chaos.setup import EXPERTS, RANKS, SLOTS_PER_RANK, TOKENS_PER_STEP, TOP_K, run_facts
 from eplb.chaos.watch import PROTOCOL_STATES
@@ -92,6 +94,15 @@ def test_hot_experts_change_so_that_there_is_always_something_to_plan():
 
     assert hot(0) != hot(DRIFT_STEPS)
     assert TOP_K * TOKENS_PER_STEP > EXPERTS
+
+
+def test_three_changes_in_four_leave_the_hot_experts_nearly_as_they_were():
+    """So that new shares can answer them: of the twelve hottest most stay, where else about twelve in 32 of them would."""
+    picks = drifting_picks(seed=1, layers=1, experts=EXPERTS, top_k=TOP_K).reshape(DRIFTS, -1)
+    hot = [set(np.bincount(drift, minlength=EXPERTS).argsort()[-12:].tolist()) for drift in picks]
+    stay = [len(before & after) for before, after in pairwise(hot)]
+    assert np.mean([stay[0::4], stay[1::4], stay[2::4]]) > 7.0
+    assert np.mean(stay[3::4]) < 6.0
 
 
 def test_three_ranks_hold_every_expert():
