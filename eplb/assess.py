@@ -29,7 +29,8 @@ class Assessment:
     excess, mean over layers, of the newest slices that the trigger looks at, so that all of them must exceed it.
     ``ratio_by_layer``: float64 [layers], NaN = no load. ``fixable_excess``: mean of the ratio minus the least that any map with these slots could show,
     sampling noise included. ``hot_expert`` the one that binds most. ``drift``: share of the load of the hottest experts now that those do not carry which
-    were hottest when the last plan was made, NaN = no such plan is known. ``full``: the window keeps no more slices than these.
+    were hottest when the last plan was made, NaN = no such plan is known. ``full``: the window keeps no more slices than these. ``shares_followed`` how far tokens go where shares say, 1 = wholly, 0 = not at all; NaN = not
+    known, or dispatch is not weighted.
     """
 
     ranks_expected: int
@@ -47,6 +48,7 @@ class Assessment:
     hot_expert: HotExpert | None = None
     drift: float = math.nan
     full: bool = False
+    shares_followed: float = math.nan
 
 
 def assess(
@@ -57,11 +59,12 @@ def assess(
     trigger_slices: int,
     planned_tokens: NDArray[np.int64] | None = None,
     max_slices: int | None = None,
+    dispatch: str = "even",
 ) -> Assessment:
     """What the gate is to know, from slices that were served by the live map alone.
 
     ``live_digest`` 0 = unknown, then all slices count. Intervals carry no digest and always count. ``planned_tokens``: int64 [layers, experts], what the
-    last plan was made on, summed; None = unknown. ``max_slices`` that the window keeps, None = unknown.
+    last plan was made on, summed; None = unknown. ``max_slices`` that the window keeps, None = unknown. ``dispatch`` as the configuration has it.
     """
     keep, serving = served_by(view, live_digest), len(view.members)
     ratio, tokens, floor = view.ratio[keep], view.tokens[keep], _floor(view, facts)[keep]
@@ -83,6 +86,7 @@ def assess(
         hot_expert=hottest(tokens, facts, serving),
         drift=_drift(tokens, facts, planned_tokens, trigger_slices),
         full=max_slices is not None and int(keep.sum()) >= max_slices,
+        shares_followed=view.shares_followed if dispatch == "weighted" else math.nan,
     )
 
 

@@ -63,7 +63,7 @@ def _rest(rest: Rest, inputs: Inputs, finding: Finding, settings: GateConfig) ->
 _UNANSWERED = frozenset(
     {
         Code.PLANNING_FAILED, Code.PLANNING_TIMEOUT, Code.PLAN_STALE, Code.OFFER_REFUSED, Code.OFFER_EXPIRED,
-        Code.NO_PRICE, Code.NEEDS_STAGING,
+        Code.NO_PRICE, Code.NEEDS_STAGING, Code.SHARES_IGNORED,
     }
 )  # fmt: skip
 """Ends that leave a wanted placement wanted, until somebody mends what stood against it."""

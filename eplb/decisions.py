@@ -39,6 +39,7 @@ class Code(StrEnum):
     PLANNING_FAILED = "planning_failed"
     INDIVISIBLE_HOT_EXPERT = "indivisible_hot_expert"
     GAIN_TOO_SMALL = "gain_too_small"
+    SHARES_IGNORED = "shares_ignored"
     NO_PRICE = "no_price"
     PRICE_TOO_HIGH = "price_too_high"
     THRASH = "thrash"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LEAST_SLICES = 4
 """Fewer slices cannot be parted into those that are planned on and one that judges: then all experts count alike."""
 _ANSWERED = (Code.APPLIED, Code.ADVISED, Code.GAIN_TOO_SMALL)
-_TRIGGER = (Code.BALANCED, Code.INDIVISIBLE_HOT_EXPERT)
+_TRIGGER = (Code.BALANCED, Code.INDIVISIBLE_HOT_EXPERT, Code.SHARES_IGNORED)
 RETRY_S = 10.0
 """A plan that failed or was refused is asked for anew after this long, whatever the cooldown."""
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MOST_MISALIGNED_SHARE = 0.01
 """Above this share of samples that fail conservation, counts are not trusted enough to move weights."""
 
+LEAST_FOLLOWED = 0.5
+"""Nearer to an even split than to the shares that are live: the engine does not dispatch by them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -103,9 +106,24 @@ def _more_data(seen: Assessment) -> str:
 
 def _wanted(settings: GateConfig, seen: Assessment) -> Iterator[Verdict]:
     trigger = _trigger(settings, seen)
+    if trigger.passed and seen.shares_followed < LEAST_FOLLOWED:
+        yield _ignored(seen)
     if trigger.passed and seen.fixable_excess <= settings.target_excess:
         yield indivisible(seen)
     yield trigger
+
+
+def _ignored(seen: Assessment) -> Verdict:
+    """The refusal when the engine does not dispatch as every plan assumes: each would promise what cannot come."""
+    sentence = (
+        f"the configuration says that dispatch is weighted, but tokens do not follow the live map's shares: {seen.shares_followed:.2f} of the way "
+        "from an even split, where 1 is due"
+    )
+    return refuse(
+        Code.SHARES_IGNORED,
+        sentence,
+        "dispatch as the engine does it (dispatch: even), or an engine that takes shares over and a new life of its group",
+    )
 
 
 def indivisible(seen: Assessment) -> Verdict:

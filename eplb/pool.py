@@ -258,6 +258,7 @@ class Pool:
             trigger_slices=self.config.gate.trigger_slices,
             planned_tokens=self._follow_up.planned_tokens,
             max_slices=self.config.window.max_slices,
+            dispatch=self.config.dispatch,
         )
 
     def _problem(self, known: Known) -> Verdict | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collectors.digests import layer_map_digests, live_map_digest
+from collectors.shares import even_shares
 from eplb.errors import WindowError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class MapRegistry:
         self._rows: list[OrderedDict[int, MapRow]] = [OrderedDict() for _ in range(facts.layers)]
         self._whole: OrderedDict[int, NDArray[np.uint64]] = OrderedDict()
         self._index: OrderedDict[bytes, NDArray[np.int64]] = OrderedDict()
+        self._tilt: OrderedDict[bytes, NDArray[np.float64]] = OrderedDict()
         self.newest: NDArray[np.uint64] | None = None
 
     def add(
@@ -94,6 +96,20 @@ class MapRegistry:
             self._index[key] = index
             _forget_oldest(self._index, INDEXES_KEPT)
         return index
+
+    def tilt(self, layer_digests: NDArray[np.uint64]) -> NDArray[np.float64] | None:
+        """Share of every slot minus an even part, float64 [layers, slots]; None = some row is not known."""
+        key = layer_digests.tobytes()
+        tilt = self._tilt.get(key)
+        if tilt is None:
+            rows = [self.row(layer, digest) for layer, digest in enumerate(layer_digests.tolist())]
+            known = [_tilt(row) for row in rows if row is not None]
+            if len(known) < len(rows):
+                return None
+            tilt = np.array(known).reshape(self._facts.layers, self._facts.slots)
+            self._tilt[key] = tilt
+            _forget_oldest(self._tilt, INDEXES_KEPT)
+        return tilt
 
     def row_to_logical(
         self, row: MapRow, counts: NDArray[np.int64], first_slot: int = 0
@@ -173,6 +189,12 @@ def _split(row: MapRow, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.where(used, tokens[ids] * row.shares, 0.0)
     replicas = np.bincount(ids[used], minlength=len(tokens))
     return np.where(used, tokens[ids] / np.maximum(replicas[ids], 1), 0.0)
+
+
+def _tilt(row: MapRow) -> NDArray[np.float64]:
+    if row.shares is None:
+        return np.zeros(len(row.slots))
+    return np.where(row.slots >= 0, row.shares - even_shares(row.slots), 0.0)
 
 
 def _forget_oldest(known: OrderedDict[Any, Any], keep: int) -> None:

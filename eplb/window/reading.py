@@ -46,6 +46,7 @@ class Reading:
     term_seen: int
     copies: int
     counters: dict[str, int]
+    shares_followed: float
 
 
 def read(reading: Reading) -> WindowView:
@@ -90,6 +91,7 @@ def read(reading: Reading) -> WindowView:
         scope_copies=reading.copies,
         members=tuple(np.flatnonzero(present).tolist()),
         same_members=reading.members.same(rows.run_ids),
+        shares_followed=reading.shares_followed,
         span_s=(reading.now_ms - max(reading.oldest_ms, reading.intervals.first_ms(reading.now_ms))) / 1000,
     )
 

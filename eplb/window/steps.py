@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.facts import Kind, Phase
+from eplb.window.dispatch import SeenDispatch
 from eplb.window.rekey import rekeyed
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class StepRows:
 
 
 class StepRing:
-    """The newest ``max_slices`` complete steps; never a series by rank.
+    """The newest ``max_slices`` complete steps; never a series by rank. ``dispatch`` what all of the present run's tell of how the engine dispatches.
 
     ``ended(how, time_ms)`` is called once for each step that ended: ``complete``, ``incomplete``, ``misaligned`` or
     ``unknown_map``.
@@ -99,6 +100,7 @@ class StepRing:
         self._runs: OrderedDict[int, int] = OrderedDict()
         self._runs_seen = 0
         self._stored = 0
+        self.dispatch = SeenDispatch()
         layers, experts = facts.layers, facts.experts
         self._rows = StepRows(
             tokens=np.zeros((max_slices, layers, experts), dtype=np.int64),
@@ -225,6 +227,8 @@ class StepRing:
             self._wait(key, step)
             return
         tokens = step.counts if index is None else self._maps.to_logical(index, step.counts)
+        if index is not None and digests is not None:
+            self._see_dispatch(key[0], digests, index, step.counts, tokens)
         load = self._rank_load(step, digests)
         rows, at = self._rows, self._stored % self._size
         rows.tokens[at] = tokens
@@ -240,6 +244,18 @@ class StepRing:
         rows.done_ms[at] = step.newest_ms
         self._stored += 1
         self._end(key, "complete", step.newest_ms)
+
+    def _see_dispatch(
+        self,
+        run_id: int,
+        digests: NDArray[np.uint64],
+        index: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+    ) -> None:
+        tilt = self._maps.tilt(digests)
+        if tilt is not None and tilt.any():
+            self.dispatch.note(self._run_order(run_id), tilt, counts, np.append(tokens.ravel(), 0)[index])
 
     def _rank_load(self, step: OpenStep, digests: NDArray[np.uint64] | None) -> NDArray[np.float64] | None:
         facts = self._facts

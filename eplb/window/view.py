@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ class WindowView:
     ``live_digest``: of the newest complete step, else of the newest frame, 0 = none. ``term_seen``: highest in any frame.
     ``members``: ranks of the group that serves now; expected, seen and stale ranks are of them. ``same_members`` bool [slices]:
     whether a slice was served by the same ranks.
+    ``shares_followed``: 1 = an expert's tokens go where the live map's shares say, 0 = they are dealt evenly, seen in all steps of the run; NaN = not known.
     """
 
     time_ms: int
@@ -67,6 +69,7 @@ class WindowView:
     members: tuple[int, ...]
     same_members: NDArray[np.bool_]
     span_s: float = 0.0
+    shares_followed: float = math.nan
 
     @property
     def slices(self) -> int:

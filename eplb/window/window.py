@@ -7,6 +7,7 @@ they are proven by conservation or dropped.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -217,6 +218,7 @@ class Window:
                 term_seen=self.term_seen,
                 copies=self._admission.scope_copies or 1,
                 counters=self.counters,
+                shares_followed=math.nan if self._ring is None else self._ring.dispatch.shares_followed,
             )
         )
 

@@ -20,6 +20,7 @@ from eplb.chaos.watch import PROTOCOL_STATES
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 600.0
+_JUDGES_OWN = ("judge_shares", "judge_steps", "judge_store", "load", "messages")
 
 
 def chaos(*arguments):
@@ -37,31 +38,35 @@ def chaos(*arguments):
 
 @pytest.mark.slow
 def test_nothing_is_lost_under_faults_of_all_kinds():
-    """Each kind once, the leader killed in each state; the judge loads neither the agent nor the daemon."""
+    """Each kind once, the leader killed in each state, waves that move and one of shares alone; the judge loads neither the agent nor the daemon."""
     status, reports, said = chaos("--short", "--seconds", "180")
     assert status == 0, said
     report = reports[0]
     assert report["tally"]["counts"] == dict.fromkeys(COUNTS, 0)
     assert set(report["kinds"]) == set(KINDS)
     assert set(report["kinds"]["kill_leader"]["details"]) == set(PROTOCOL_STATES)
+    assert report["dispatch"] == "weighted"
+    assert 0 < report["tally"]["shares_only"] < report["tally"]["waves"]
     assert report["tally"]["tokens"] == report["tally"]["outputs"] > 0
     assert report["lives"] >= 3
-    judges_own = {f"eplb.chaos.{name}" for name in ("judge_steps", "judge_store", "load", "messages")}
+    judges_own = {f"eplb.chaos.{name}" for name in _JUDGES_OWN}
     model = {"eplb.demo", "eplb.demo.model", "eplb.demo.reference"}
     assert set(report["tally"]["loaded"]) == {"eplb", "eplb.chaos", *judges_own, *model}
 
 
 @pytest.mark.slow
 def test_without_a_protection_the_judge_finds_what_it_is_for():
-    """No vote and no term checks: maps diverge; no digests: outputs are wrong."""
-    status, reports, said = chaos(
-        "--without", "vote", "--without", "digests", "--without", "terms", "--seconds", "120"
-    )
+    """No vote, no term checks, an engine that keeps its old shares: maps diverge; no digests: outputs are wrong."""
+    each = [word for name in ("vote", "digests", "terms", "shares") for word in ("--without", name)]
+    status, reports, said = chaos(*each, "--seconds", "120")
     assert status == 1, said
     found = {report["without"]: {finding["word"] for finding in report["findings"]} for report in reports}
     assert DIVERGENCES in found["vote"], said
     assert MISMATCHES in found["digests"], said
     assert found["terms"] == {DIVERGENCES}, said
+    assert found["shares"] == {DIVERGENCES}, said
+    told = [finding["sentence"] for finding in reports[-1]["findings"]]
+    assert any("served one map with other shares" in sentence for sentence in told), said
 
 
 DRIVER = """

@@ -101,8 +101,8 @@ def test_three_changes_in_four_leave_the_hot_experts_nearly_as_they_were():
     picks = drifting_picks(seed=1, layers=1, experts=EXPERTS, top_k=TOP_K).reshape(DRIFTS, -1)
     hot = [set(np.bincount(drift, minlength=EXPERTS).argsort()[-12:].tolist()) for drift in picks]
     stay = [len(before & after) for before, after in pairwise(hot)]
-    assert np.mean([stay[0::4], stay[1::4], stay[2::4]]) > 7.0
-    assert np.mean(stay[3::4]) < 6.0
+    assert np.mean([stay[0::4], stay[1::4], stay[2::4]]) > 6.3
+    assert np.mean(stay[3::4]) < 5.0
 
 
 def test_three_ranks_hold_every_expert():

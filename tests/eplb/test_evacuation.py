@@ -83,6 +83,10 @@ def test_a_rank_that_is_back_outweighs_the_trigger_and_nothing_else():
     assert asked_for(BACK, balanced).code is Code.RANK_BACK
     hot = refuse(Code.INDIVISIBLE_HOT_EXPERT, "expert 17 is hotter than a fair share", "more slots")
     assert asked_for(BACK, hot).code is Code.RANK_BACK, "it stands empty all the same"
+    ignored = refuse(Code.SHARES_IGNORED, "tokens do not follow shares", "dispatch: even")
+    assert asked_for(BACK, ignored).code is Code.RANK_BACK, (
+        "and its slots are worth something however tokens are dealt"
+    )
     assert not asked_for(BACK, thin).passed
     assert asked_for(None, balanced) is balanced
     outcome = decide(OBSERVING, replace(BASE, assessment=BALANCED, need=BACK), SETTINGS)

@@ -22,6 +22,10 @@ def test_every_refusal_comes_before_all_that_cost_more():
     """With everything wrong at once, each check speaks in its turn once those before it are right."""
     wrong = replace(
         SEEN, coverage=0.5, slices=1, misaligned_share=0.5, recoverable_excess=0.2, recent_recoverable=0.2, fixable_excess=0.0,
+        shares_followed=0.1,
+    )  # fmt: skip
+    right = replace(
+        wrong, coverage=1.0, slices=100, misaligned_share=0.0, fixable_excess=0.1, shares_followed=0.9,
     )  # fmt: skip
     steps = [
         (wrong, Rest(NOW_MS + 1, NOW_MS + 1), Code.COOLDOWN),
@@ -30,14 +34,26 @@ def test_every_refusal_comes_before_all_that_cost_more():
         (replace(wrong, coverage=1.0), Rest(), Code.NOT_ENOUGH_DATA),
         (replace(wrong, coverage=1.0, slices=100), Rest(), Code.MISALIGNED),
         (replace(wrong, coverage=1.0, slices=100, misaligned_share=0.0, recoverable_excess=0.0), Rest(), Code.BALANCED),
-        (replace(wrong, coverage=1.0, slices=100, misaligned_share=0.0), Rest(), Code.INDIVISIBLE_HOT_EXPERT),
-        (replace(wrong, coverage=1.0, slices=100, misaligned_share=0.0, fixable_excess=0.1), Rest(), Code.PLANNING),
+        (replace(wrong, coverage=1.0, slices=100, misaligned_share=0.0), Rest(), Code.SHARES_IGNORED),
+        (replace(right, fixable_excess=0.0), Rest(), Code.INDIVISIBLE_HOT_EXPERT),
+        (right, Rest(), Code.PLANNING),
     ]  # fmt: skip
     for seen, rest, code in steps:
         verdict = before_planning(SETTINGS, seen, time_ms=NOW_MS, rest=rest)
         assert verdict.code is code
         assert verdict.passed == (code is Code.PLANNING)
         assert verdict.passed or verdict.would_change
+
+
+@pytest.mark.parametrize(
+    ("followed", "code"),
+    [(float("nan"), Code.PLANNING), (1.0, Code.PLANNING), (0.51, Code.PLANNING), (0.49, Code.SHARES_IGNORED)],
+)
+def test_nothing_is_planned_for_an_engine_that_was_seen_to_ignore_shares(followed, code):
+    """Its plans would promise what cannot come, again and again; what is not known holds nothing back."""
+    verdict = before_planning(SETTINGS, replace(SEEN, shares_followed=followed), time_ms=NOW_MS, rest=Rest())
+    assert verdict.code is code
+    assert code is Code.PLANNING or ("0.49" in verdict.sentence and "dispatch: even" in verdict.would_change)
 
 
 @pytest.mark.parametrize(
