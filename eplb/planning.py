@@ -52,6 +52,7 @@ class Planning:
     def __init__(self, facts: PoolFacts, config: PoolConfig, solver: Solver) -> None:
         self._facts, self._config, self._solver = facts, config, solver
         self._base: NDArray[np.int32] | None = None
+        self._base_digest = 0
         self._plans: dict[str, Plan] = {}
         self._degraded = False
         self._load: NDArray[np.float64] | None = None
@@ -116,7 +117,8 @@ class Planning:
             material = self._history.material(view, served, int(served.sum()) // HELD_OUT_PARTS)
         self._planned_on, self._degraded = material.planned_on, need is not None
         self._links = Links.of(self._config.migration, view.step_us)
-        self._base, self._load = rows, _expected_load(material)
+        self._base, self._base_digest = rows, ranks.live_digest
+        self._load = _expected_load(material)
         self._plans = {}
         barred_ms = view.time_ms - round(1000 * gate.thrash_intervals * gate.interval_s)
         self._solver.start(
@@ -164,13 +166,12 @@ class Planning:
             return Answer(None, code=Code.NEEDS_STAGING, sentence=str(error))
         except PlanError as error:
             return Answer(None, code=Code.PLAN_STALE, sentence=str(error))
-        base_is_live = bool(np.array_equal(base, rows))
+        base_is_live = ranks.live_digest == self._base_digest
         return Answer(made[0], made[1] if len(made) > 1 else None, base_is_live=base_is_live)
 
     def _overtaken(self, ranks: LiveRanks) -> Answer | None:
         """The end of a solve whose live map is gone: what follows, such as the plan for a lost rank, must not wait for it."""
-        base, rows = self._base, ranks.rows
-        if not self._solver.busy or base is None or rows is None or np.array_equal(base, rows):
+        if not self._solver.busy or ranks.rows is None or ranks.live_digest == self._base_digest:
             return None
         self.close()
         self._solver.warm()

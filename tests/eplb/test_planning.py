@@ -8,11 +8,14 @@ from agent_crew import FACTS
 from pool_world import config
 from test_migration_membership import ALL, LIVING, read, records_of, reduced
 
+from collectors.digests import layer_map_digests
+from collectors.shares import even_shares
 from eplb.decisions import Code
 from eplb.evacuation import Need
 from eplb.gains import Departure, Gains
 from eplb.migration import Desired
 from eplb.planning import Planning
+from eplb.states import Answer
 from eplb.window import Window
 
 LEFT = ((0, 1, 2), (1, 2, 3))
@@ -49,6 +52,18 @@ def planning():
     return Planning(pool.facts(), pool, Waiting())
 
 
+def with_shares(records, first_copy):
+    """The records once the group has switched to other shares of experts that have two copies."""
+    rows = np.array(records[0].map_rows)
+    shares = np.stack([even_shares(row) for row in rows])
+    for row, each in zip(rows, shares, strict=True):
+        for expert in np.flatnonzero(np.bincount(row) == 2):
+            each[row == expert] = first_copy, 1 - first_copy
+    digests = tuple(int(x) for x in layer_map_digests(FACTS.model_layers, rows, shares))
+    told = {rank: replace(record, digests=digests) for rank, record in records.items()}
+    return {**told, 0: replace(told[0], shares_rows=tuple(map(tuple, shares.tolist())))}
+
+
 def ask(planning, ranks, need):
     planning.ask(Window(FACTS).view(1_000_000), ranks, GAINS, need)
     return planning._solver.request
@@ -65,6 +80,15 @@ def test_what_membership_asks_for_is_barred_by_no_earlier_plan_and_not_answered_
     request = ask(planning, read(records_of(78, LIVING, reduced())), need)
     assert (request.barred, request.enough_ratio) == ((), None)
     assert request.dead == {0}
+
+
+def test_a_solve_ends_when_the_live_shares_that_it_plans_from_are_gone(planning):
+    """A wave that was lost with the store is switched to after all: no expert moved, but what the plan promises is no longer so."""
+    before = read(records_of(77, ALL))
+    ask(planning, before, None)
+    tilted = read(with_shares(records_of(77, ALL), first_copy=0.7))
+    assert np.array_equal(tilted.rows, before.rows)
+    assert planning.answer(tilted, Desired(), 1_005_000, GAINS) == Answer(base_is_live=False)
 
 
 def test_a_solve_ends_when_the_live_map_that_it_plans_from_is_gone(planning):
