@@ -87,7 +87,12 @@ def _checks(settings: GateConfig, seen: Assessment, time_ms: int, rest: Rest) ->
             f"{seen.slices} slices with {seen.tokens} tokens under the live map; a plan needs {settings.min_slices} slices "
             f"and {settings.min_tokens} tokens"
         )
-        yield refuse(Code.NOT_ENOUGH_DATA, sentence, "time, or a longer window")
+        # A window that is full of small steps never holds more tokens, however long one waits.
+        yield refuse(
+            Code.NOT_ENOUGH_DATA,
+            sentence,
+            "time, and where steps are small a larger window.max_slices or a lower gate.min_tokens",
+        )
     if seen.misaligned_share > MOST_MISALIGNED_SHARE:
         sentence = f"{seen.misaligned_share:.1%} of the samples fail conservation (limit {MOST_MISALIGNED_SHARE:.0%})"
         yield refuse(Code.MISALIGNED, sentence, "collectors that count the same steps on all ranks")

@@ -21,7 +21,7 @@ from redis.retry import Retry
 
 from collectors.access import StoreAccess, client_options, tls_advice
 from collectors.errors import AccessError
-from collectors.keys import FRAME_FIELD, control_key, desired_key, live_key, load_key, log_key
+from collectors.keys import FRAME_FIELD, control_key, desired_key, lease_key, live_key, load_key, log_key
 from collectors.urls import masked_url
 from eplb.agent.wire import MAX_SEALED_BYTES
 from eplb.errors import ConfigError, StoreError, StoreFenced, StoreUnavailable, StoreUntrusted
@@ -39,6 +39,8 @@ MOST_FIELDS = 1 << 16
 """Fields of a hash that are read: one a rank, and room."""
 MOST_VALUE_BYTES = MAX_SEALED_BYTES
 """Bytes of one value that are read; a larger one is read as empty."""
+MOST_OWNER_BYTES = 256
+"""Bytes of a leader's name that are shown."""
 _BLOCK_SHARE = 0.5
 
 
@@ -155,6 +157,12 @@ class Store:
             raise StoreFenced(
                 f"{key}: term {newer} exists, this process writes under {term}; it must stop leading"
             )
+
+    def leader(self) -> str:
+        """Who holds the lease, ``host:pid:mark``; "" = nobody does."""
+        with store_errors(self.url):
+            held: Any = self.redis.get(lease_key(self.pool))
+        return bytes(held or b"").partition(b":")[2][:MOST_OWNER_BYTES].decode(errors="replace")
 
     # --- log ------------------------------------------------------------------------------------------------------
 
