@@ -210,7 +210,9 @@ class Pool:
         if self.store.key_losses != self._key_losses:
             self._key_losses = self.store.key_losses
             self._window.clear()
-            self._log.warning("window_cleared", reason="a stream vanished from the store or its ids fell back")
+            self._log.warning(
+                "window_cleared", reason="a stream vanished from the store or its ids fell back"
+            )
 
     # --- assess ---------------------------------------------------------------------------------------------------
 
