@@ -25,6 +25,7 @@ from collectors.keys import FRAME_FIELD, control_key, desired_key, lease_key, li
 from collectors.urls import masked_url
 from eplb.agent.wire import MAX_SEALED_BYTES
 from eplb.errors import ConfigError, StoreError, StoreFenced, StoreUnavailable, StoreUntrusted
+from eplb.store.advice import refusal_advice
 from eplb.store.health import HealthWatch
 from eplb.store.scripts import FENCED_WRITE, READ_HASH
 
@@ -312,9 +313,7 @@ def store_errors(url: str) -> Generator[None]:
             "(store.url, EPLB_STORE__URL), or use the embedded store"
         ) from error
     except RedisError as error:
-        raise StoreError(
-            f"store {masked_url(url)}: {error}; Redis 6.2 or later, or Valkey, is needed"
-        ) from error
+        raise StoreError(f"store {masked_url(url)}: {error}; {refusal_advice(error)}") from error
 
 
 def _place(entry_id: bytes) -> tuple[int, int]:
