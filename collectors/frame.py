@@ -25,7 +25,7 @@ import zstandard
 
 from collectors.errors import FrameError
 from collectors.facts import ClosedRow, Frame, FrameHeader, Kind, Phase, PhaseTotals, StepSample
-from collectors.planes import COUNTER_BYTES, joined, planes_needed, shuffled, unshuffled
+from collectors.planes import COUNTER_BYTES, inflated, joined, planes_needed, shuffled, unshuffled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -132,7 +132,7 @@ def decode_frame(data: bytes) -> Frame:
     facts, shape = _unpack_header(header)
     if shape.raw_bytes != raw_bytes:
         raise FrameError(f"frame: raw bytes is {raw_bytes}, but its header describes {shape.raw_bytes}")
-    frame = _read_body(facts, shape, _decompressed(body, raw_bytes))
+    frame = _read_body(facts, shape, inflated(body, raw_bytes))
     _check_values(frame, shape)
     return frame
 
@@ -290,20 +290,6 @@ def _time_to_wire(value_us: float | None) -> float:
 
 def _time_from_wire(value_us: float) -> float | None:
     return None if math.isnan(value_us) else value_us
-
-
-def _decompressed(body: bytes, raw_bytes: int) -> bytes:
-    try:
-        # The size inside the zstd frame decides what the library allocates, so it is compared first.
-        declared = zstandard.get_frame_parameters(body).content_size
-        if declared != raw_bytes:
-            raise FrameError(f"frame: its body declares {declared} raw bytes, its prefix {raw_bytes}")
-        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=raw_bytes, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise FrameError(f"frame: its body cannot be decompressed ({error})") from error
-    if len(raw) != raw_bytes:
-        raise FrameError(f"frame: its body holds {len(raw)} raw bytes, its prefix declares {raw_bytes}")
-    return raw
 
 
 def _read_body(header: FrameHeader, shape: _Shape, raw: bytes) -> Frame:

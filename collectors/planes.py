@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import zstandard
 
 from collectors.errors import FrameError
 
@@ -61,3 +62,22 @@ def unshuffled(raw: memoryview, values: int, planes: int) -> NDArray[np.int64]:
             raise FrameError(f"frame: holds the negative count {int(out.min())}")
     out.flags.writeable = False
     return out
+
+
+def inflated(body: bytes, raw_bytes: int) -> bytes:
+    """What zstd compressed, which must be ``raw_bytes`` bytes; a body that declares more allocates nothing.
+
+    Raises:
+        FrameError: it is of another size, or damaged.
+    """
+    try:
+        # The size inside the zstd frame decides what the library allocates, so it is compared first.
+        declared = zstandard.get_frame_parameters(body).content_size
+        if declared != raw_bytes:
+            raise FrameError(f"frame: its body declares {declared} raw bytes, expected {raw_bytes}")
+        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=raw_bytes, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise FrameError(f"frame: its body cannot be decompressed ({error})") from error
+    if len(raw) != raw_bytes:
+        raise FrameError(f"frame: its body holds {len(raw)} raw bytes, expected {raw_bytes}")
+    return raw

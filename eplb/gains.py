@@ -22,6 +22,12 @@ KEPT_MS = 86_400_000
 PRIOR_PLANS = 2.0
 """Plans that are taken to have delivered exactly what they promised, so that one surprise does not decide everything."""
 
+MOST_READ = 2**53
+"""What is read back from the log is below: beyond it, sums leave float64, and nothing that a daemon writes comes near."""
+
+LONGEST_ID = 256
+"""Characters of a plan's name that are read back."""
+
 LEAST_CORRECTION = 0.25
 MOST_CORRECTION = 1.25
 """A record, however bad, does not count a promise as nothing, nor, however good, as more than it may be."""
@@ -145,26 +151,38 @@ def _with(gains: Gains, outcome: Any, departed: Any) -> Gains:
     if outcome is not None:
         gains = gains.with_outcome(_outcome(outcome))
     if departed is not None:
-        places = tuple((int(layer), int(rank), int(expert)) for layer, rank, expert in departed["places"])
-        gains = gains.with_departure(Departure(int(departed["applied_ms"]), places))
+        places = tuple(
+            (_whole(layer), _whole(rank), _whole(expert)) for layer, rank, expert in departed["places"]
+        )
+        gains = gains.with_departure(Departure(_whole(departed["applied_ms"]), places))
     return gains
 
 
 def _outcome(body: dict[str, Any]) -> Outcome:
-    """From plain data, which has no word for NaN and infinity: both are None. The log is not ours alone, so every type is checked."""
+    """From plain data, which has no word for NaN and infinity: both are None. The log is not ours alone, so every value is checked."""
     return Outcome(
-        plan_id=str(body["plan_id"]),
-        applied_ms=int(body["applied_ms"]),
+        plan_id=str(body["plan_id"])[:LONGEST_ID],
+        applied_ms=_whole(body["applied_ms"]),
         predicted=_number(body["predicted"], math.nan),
         realised=_number(body["realised"], math.nan),
         error=_number(body["error"], math.inf),
         half_life_s=_number(body["half_life_s"], math.inf),
-        bytes=max(0, int(body["bytes"])),
+        bytes=_whole(body["bytes"]),
         slowdown_s=_number(body["slowdown_s"], 0.0),
         missed=body["missed"] is True,
         rolled_back=body["rolled_back"] is True,
     )
 
 
+def _whole(value: Any) -> int:
+    number = int(value)
+    if not 0 <= number < MOST_READ:
+        raise ValueError(f"{value!s:.40} is out of range")
+    return number
+
+
 def _number(value: Any, absent: float) -> float:
-    return absent if value is None else float(value)
+    number = absent if value is None else float(value)
+    if value is not None and not abs(number) < MOST_READ:
+        raise ValueError(f"{number} is out of range")
+    return number

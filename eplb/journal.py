@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from eplb.decisions import Code
+from eplb.errors import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ class Journal:
         self._log, self._append = log, append
         self._unsent: deque[bytes] = deque(maxlen=UNSENT_KEPT)
         self._told: tuple[str, str] = ("", "")
+        self._refused = False
 
     def keep(self, decision: Decision, *, leader: bool) -> None:
         """Tell the decision and keep a leader's for the store's log, which may be away just now."""
@@ -37,14 +39,25 @@ class Journal:
             self._unsent.append(decision.as_json())
 
     def send(self) -> None:
-        """Append what waits to the store's log.
+        """Append what waits to the store's log; one that is full or takes no writes is said once, because nothing is decided by that log.
 
         Raises:
-            StoreError: the store refuses or is away; what was not appended waits on.
+            StoreUnavailable: the store is away; what was not appended waits on.
         """
-        while self._unsent:
-            self._append(self._unsent[0])
-            self._unsent.popleft()
+        try:
+            while self._unsent:
+                self._append(self._unsent[0])
+                self._unsent.popleft()
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            if not self._refused:
+                self._log.warning("decisions_not_logged", reason=str(error))
+            self._refused = True
+            return
+        if self._refused:
+            self._log.info("decisions_logged_again")
+        self._refused = False
 
     def watch(self, before: Progress, after: Progress) -> None:
         """One line when nothing moves any more, and one when it does again."""

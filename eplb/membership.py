@@ -33,7 +33,7 @@ class Membership:
         if self._watch.observe(ranks):
             planning.close()
             follow_up.drop()
-            window.clear("the ranks have loaded another model")
+            window.clear()
         if ranks.run_id is not None:
             window.set_members(ranks.run_id, ranks.members)
 

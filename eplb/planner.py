@@ -291,11 +291,14 @@ class Planner:
         waited_s = time.monotonic() - self._started_s
         if waited_s <= (self.deadline_s if self._ready else START_LIMIT_S):
             return None
+        late = self._too_late(waited_s)
         self.close()
-        return PlanFailure(
-            "planning_timeout",
-            f"no plan after {waited_s:.1f} s (deadline {self.deadline_s:g} s); the solver was stopped and the map stays",
-        )
+        return PlanFailure("planning_timeout", f"{late}; the solver was stopped and the map stays")
+
+    def _too_late(self, waited_s: float) -> str:
+        if self._ready:
+            return f"no plan after {waited_s:.1f} s (deadline {self.deadline_s:g} s)"
+        return f"the solver has not compiled its search after {waited_s:.1f} s (limit {START_LIMIT_S:g} s)"
 
     def _receive(self, pipe: Connection) -> PlanResult | PlanFailure | None:
         while pipe.poll(0):

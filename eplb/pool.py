@@ -209,7 +209,10 @@ class Pool:
         self._backlog_ms = self.store.backlog_ms(nodes)
         if self.store.key_losses != self._key_losses:
             self._key_losses = self.store.key_losses
-            self._window.clear("a stream vanished from the store or its ids fell back")
+            self._window.clear()
+            self._log.warning(
+                "window_cleared", reason="a stream vanished from the store or its ids fell back"
+            )
 
     # --- assess ---------------------------------------------------------------------------------------------------
 
@@ -278,9 +281,8 @@ class Pool:
                 f"ranks {stuck} are stuck: their last switch could not be read back, or they left the group"
             )
             return refuse(Code.RANKS_STUCK, sentence, "a restart of these ranks")
-        counters = known.view.counters
-        if known.view.ranks_seen == 0 and counters["refused"]:
-            sentence = f"{counters['refused']} frames came and all were refused; the last: {self._window.last_refusal}"
+        if known.view.ranks_seen == 0 and self._window.refuses(known.now_ms):
+            sentence = f"frames come and all are refused; the last: {self._window.last_refusal}"
             return refuse(Code.FRAMES_REFUSED, sentence, "collectors that fit this pool's configuration")
         return None
 

@@ -14,7 +14,7 @@ from eplb.config import load_config
 from eplb.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from eplb.config import DaemonConfig
     from eplb.store.client import Store
@@ -110,21 +110,25 @@ def status(file: Path, settings: tuple[str, ...], pool: str | None, as_json: boo
 @click.command()
 @_one_pool
 @click.option(
-    "--count", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many, newest last."
+    "--count",
+    default=500,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="How many cycles back, newest last.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def history(file: Path, settings: tuple[str, ...], pool: str | None, count: int, as_json: bool) -> int:
-    """Show past decisions and why they were taken."""
-    from eplb.status import decision_lines
+    """Show past decisions and why they were taken; those of one code in a row are one line."""
+    from eplb.status import decision_lines, read_decision
 
     _, store = _open(file, settings, pool)
     with store:
-        records = [json.loads(raw) for raw in store.read_log(count)]
-    shown = (
-        (json.dumps(record, separators=(",", ":")) for record in records)
-        if as_json
-        else decision_lines(records)
-    )
+        records = store.read_log(count)
+    if as_json:
+        readable = filter(None, map(read_decision, records))
+        shown: Iterable[str] = (json.dumps(record, separators=(",", ":")) for record in readable)
+    else:
+        shown = decision_lines(records)
     for line in shown:
         click.echo(line)
     return exits.OK if records else exits.NOTHING_TO_DO

@@ -14,6 +14,9 @@ from collectors.urls import masked_url
 STORE_SCHEMES = ("redis", "rediss", "unix")
 """URL schemes of a store: TCP, TCP with TLS, unix socket."""
 
+MOST_S = 31_536_000.0
+"""A year: no wait is meant to be longer, and a slip of the pen must not leave float64 as milliseconds."""
+
 _STORE_HINT = "use redis://host:6379/0, rediss://host:6379/0 (TLS) or unix:///path/to/redis.sock"
 
 
@@ -172,7 +175,7 @@ class GateConfig(Section):
 
     mode: Literal["observe", "advise", "auto"] = "observe"
     """observe = measure only; advise = propose without moving anything; auto = move. A fresh install moves nothing."""
-    cooldown_s: float = Field(default=300.0, ge=0)
+    cooldown_s: float = Field(default=300.0, ge=0, le=MOST_S)
     """Rest after a plan has been applied. Minutes, so that the gain is measured before the next plan."""
     coverage: float = Field(default=0.9, gt=0, le=1)
     """Share of ranks that must have been seen in the window. Below it a missing rank looks like an idle one."""
@@ -188,7 +191,7 @@ class GateConfig(Section):
     """Newest slices that must all be above the target too, so that a burst that is over triggers nothing."""
     min_gain: float = Field(default=0.02, ge=0)
     """Smallest drop of the ratio that a plan must promise. Below 0.02 a gain cannot be told from noise afterwards."""
-    min_interval_s: float = Field(default=300.0, ge=0)
+    min_interval_s: float = Field(default=300.0, ge=0, le=MOST_S)
     """Least time between two plans, from offer to offer. Minutes: public balancers that planned every few seconds lost more than they won."""
     drift_share: float = Field(default=0.3, gt=0, le=1)
     """Inside the dead band a plan is looked for too once the experts that were hottest when the last plan was made miss this share of the load
@@ -200,13 +203,13 @@ class GateConfig(Section):
     price_us_per_token: float | None = Field(default=None, gt=0)
     """Microseconds that a step gets shorter for each token less on its busiest rank. Empty = fitted from the ranks' own step times; where they
     report none, mode auto moves nothing (no_price) until this is set."""
-    horizon_s: float = Field(default=1800.0, gt=0)
+    horizon_s: float = Field(default=1800.0, gt=0, le=MOST_S)
     """Time over which a gain is weighed against the price of moving; capped by the measured half-life of past gains."""
     thrash_intervals: int = Field(default=3, ge=0)
     """No expert comes back to a rank that it left within so many intervals between plans; 0 = it may."""
     least_delivered: float = Field(default=0.1, ge=0, le=1)
     """A plan that surely brought less than this share of its promise, and nothing for sure, is taken back. Else the promise of the next plans is corrected."""
-    progress_s: float = Field(default=120.0, gt=0)
+    progress_s: float = Field(default=120.0, gt=0, le=MOST_S)
     """A plan in flight that stands still for this long is stalled: twice the life of an offer."""
     solver_failures: int = Field(default=3, ge=1)
     """Failures of the solver in a row that are said as no progress."""
@@ -233,7 +236,7 @@ class SolverConfig(Section):
     """normal plans 58 layers x 256 experts well within the deadline on one core."""
     seed: int = Field(default=0, ge=0)
     """The same load and seed give the same plan on any machine."""
-    deadline_s: float = Field(default=30.0, gt=0)
+    deadline_s: float = Field(default=30.0, gt=0, le=MOST_S)
     """Time after which planning is given up with the decision planning_timeout."""
     slack: float = Field(default=0.02, ge=0, lt=1)
     """The plan with the fewest moves within this share of the best is taken. On a window's slices 2 % is chance: in replays 0.005
@@ -248,7 +251,7 @@ class MigrationConfig(Section):
     itself, after the vote, so that a failed read-back is answered by a plan back to the map before, from what each rank serves, and a pause."""
     gate_steps: int = Field(default=20, ge=20)
     """Group forwards between two headers of rank 0. 20 keeps the cost of the broadcast below 0.1 % of a step."""
-    offer_expires_s: float = Field(default=60.0, gt=0)
+    offer_expires_s: float = Field(default=60.0, gt=0, le=MOST_S)
     """Age at which ranks drop a prepared wave on which no vote was taken. One layer moves in seconds."""
     staging_slots: int | None = Field(default=None, ge=1)
     """Spare slots a rank has for a wave; empty = the arrivals of one whole layer."""
@@ -270,9 +273,9 @@ class AlertConfig(Section):
 
     recoverable_excess: float = Field(default=0.30, gt=0)
     """Recoverable excess that is worth a person's look: at 0.30 nearly a quarter of the MoE time is spent waiting, and need not be."""
-    for_s: float = Field(default=600.0, ge=0)
+    for_s: float = Field(default=600.0, ge=0, le=MOST_S)
     """The condition must hold this long; ten minutes outlast a burst and one round of planning."""
-    keep_s: float = Field(default=300.0, ge=0)
+    keep_s: float = Field(default=300.0, ge=0, le=MOST_S)
     """The alert stays this long after the condition has ended, so that it does not flap."""
-    stale_after_s: float = Field(default=30.0, gt=0)
+    stale_after_s: float = Field(default=30.0, gt=0, le=MOST_S)
     """A rank without a frame for this long is stale: thirty times the default publishing interval."""

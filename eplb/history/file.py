@@ -94,7 +94,7 @@ def read_history(path: Path, *, most_bytes: int) -> Held:
         raise HistoryError(f"{path}: is damaged: its checksum is not that of its {len(body)} bytes")
     try:
         return _held(body)
-    except (ValueError, KeyError, TypeError, HistoryError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, HistoryError) as error:
         raise HistoryError(f"{path}: holds what no history holds: {error!r}") from error
 
 

@@ -29,15 +29,17 @@ class Keeper:
 
     def load(self) -> Held | None:
         """What an earlier life kept; None = nothing, or nothing that fits this pool, and the file is then moved aside."""
-        if self._path is None or not self._path.exists():
+        if self._path is None:
             return None
         try:
+            if not self._path.exists():
+                return None
             held = read_history(self._path, most_bytes=self._most_bytes)
             self._check(self._path, held)
         except HistoryError as error:
             self._log.warning("history_refused", reason=str(error), moved_to=self._set_aside(self._path))
             return None
-        except FileError as error:
+        except (OSError, FileError) as error:
             self._log.warning("history_unread", reason=str(error))
             return None
         self._log.info("history_read", file=str(self._path), moments=len(held.moments))

@@ -25,6 +25,7 @@ from collectors.keys import FRAME_FIELD, control_key, desired_key, lease_key, li
 from collectors.urls import masked_url
 from eplb.agent.wire import MAX_SEALED_BYTES
 from eplb.errors import ConfigError, StoreError, StoreFenced, StoreUnavailable, StoreUntrusted
+from eplb.store.advice import refusal_advice
 from eplb.store.health import HealthWatch
 from eplb.store.scripts import FENCED_WRITE, READ_HASH
 
@@ -39,6 +40,8 @@ MOST_FIELDS = 1 << 16
 """Fields of a hash that are read: one a rank, and room."""
 MOST_VALUE_BYTES = MAX_SEALED_BYTES
 """Bytes of one value that are read; a larger one is read as empty."""
+MOST_OWNER_BYTES = 256
+"""Bytes of a leader's name that are shown."""
 _BLOCK_SHARE = 0.5
 
 
@@ -156,6 +159,12 @@ class Store:
             raise StoreFenced(
                 f"{key}: term {found} leads, this process writes under {term}; it must stop leading"
             )
+
+    def leader(self) -> str:
+        """Who holds the lease, ``host:pid:mark``; "" = nobody does."""
+        with store_errors(self.url):
+            held: Any = self.redis.get(lease_key(self.pool))
+        return bytes(held or b"").partition(b":")[2][:MOST_OWNER_BYTES].decode(errors="replace")
 
     # --- log ------------------------------------------------------------------------------------------------------
 
@@ -305,9 +314,7 @@ def store_errors(url: str) -> Generator[None]:
             "(store.url, EPLB_STORE__URL), or use the embedded store"
         ) from error
     except RedisError as error:
-        raise StoreError(
-            f"store {masked_url(url)}: {error}; Redis 6.2 or later, or Valkey, is needed"
-        ) from error
+        raise StoreError(f"store {masked_url(url)}: {error}; {refusal_advice(error)}") from error
 
 
 def _place(entry_id: bytes) -> tuple[int, int]:

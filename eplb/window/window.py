@@ -93,6 +93,7 @@ class Window:
         self._lives = Lives(self._window_ms)
         self._unread = UnreadRows(facts.slots)
         self._newest_ms, self._sampled_ms = 0, -1
+        self._refused_ms: int | None = None
         self._live_digest, self._stride = 0, 1
         self._seen_ms = np.full(facts.ranks, -1, dtype=np.int64)
         self._expected_from_ms = np.zeros(facts.ranks, dtype=np.int64)
@@ -147,10 +148,15 @@ class Window:
             self._counters["refused"] += 1
             self._counters[f"refused_{admitted.code}"] += 1
             self.last_refusal = f"node {node}: {admitted.sentence}"
+            self._refused_ms = time_ms
             return False
         return self._take(admitted, time_ms)
 
-    def clear(self, reason: str) -> None:
+    def refuses(self, now_ms: int) -> bool:
+        """Whether a frame was refused within the last window, and since it was last cleared."""
+        return self._refused_ms is not None and now_ms - self._refused_ms <= self._window_ms
+
+    def clear(self) -> None:
         """Forget all counts, and the scope, but not the maps nor the counters; for an emptied store or another model."""
         maps, members, admission_kind = self.maps, self._members, self._given_kind
         self._keep_counts()
@@ -158,7 +164,6 @@ class Window:
         self._members = members
         self.maps, self._admission.kind = maps, admission_kind
         self._counters["cleared"] += 1
-        self.last_refusal = f"window cleared: {reason}"
 
     def refit(self, facts: PoolFacts) -> None:
         """Go on with another topology of the same model: tokens by (model layer, expert) are kept, loads by rank are not.

@@ -203,7 +203,13 @@ def test_io_07_numbers_given_as_text_are_numbers(write):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("min_slices", "twelve"), ("min_slices", "1.5"), ("min_gain", "nan"), ("cooldown_s", "-1")],
+    [
+        ("min_slices", "twelve"),
+        ("min_slices", "1.5"),
+        ("min_gain", "nan"),
+        ("cooldown_s", "-1"),
+        ("cooldown_s", "1e308"),
+    ],
 )
 def test_io_07_a_bad_value_is_refused_with_key_and_value(write, key, value):
     """At the start as well as in a change of running settings."""

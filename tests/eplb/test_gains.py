@@ -146,3 +146,29 @@ def test_a_new_leader_reads_the_record_back_from_the_log():
         b"\xff",
     ]
     assert read_gains(log) == Gains((news,), (gone,))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("applied_ms", 10**400),
+        ("applied_ms", -1),
+        ("bytes", 10**400),
+        ("predicted", 1e308),
+        ("realised", -1e308),
+        ("slowdown_s", math.nan),
+        ("half_life_s", math.inf),
+    ],
+)
+def test_a_number_that_no_daemon_writes_is_passed_over(name, value):
+    """Arithmetic with it would fail in every cycle, for as long as the log holds it."""
+    body = plain(Outcome("p1", 1000, 0.2, 0.1, bytes=7))
+    assert read_gains([b'{"outcome":' + json.dumps(body).encode() + b"}"]).outcomes
+    record = b'{"outcome":' + json.dumps({**body, name: value}).encode() + b"}"
+    assert b'"outcome":{' in record
+    assert read_gains([record]) == Gains()
+
+
+def test_a_departure_with_a_place_that_no_pool_has_is_passed_over():
+    """Places are compared with those of a plan, as whole numbers of 64 bits."""
+    assert read_gains([b'{"departed":{"places":[[0,1,%d]],"applied_ms":5}}' % 10**30]) == Gains()

@@ -253,6 +253,13 @@ def test_a_full_disk_is_said_and_stops_nothing(tmp_path):
     assert (tmp_path / "p.history").read_bytes() == before
 
 
+def test_a_folder_that_cannot_be_looked_into_is_said_and_stops_nothing():
+    """Here its name is longer than a name may be."""
+    with events() as caught:
+        assert history(folder="x" * 5000).moments == 0
+    assert [event["event"] for event in caught] == ["history_unread"]
+
+
 def test_intervals_are_no_steps():
     """Where no step is sampled the view shows sums of time, which are not kept."""
     traffic, kept = Traffic(), history()

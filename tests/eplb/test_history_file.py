@@ -69,10 +69,22 @@ def test_a_header_that_does_not_fit_its_steps_is_refused(tmp_path, change):
     body = path.read_bytes()[len(MAGIC) + 16 :]
     size = int.from_bytes(body[:4], "little")
     text = json.dumps({**json.loads(body[4 : 4 + size]), **change}).encode()
-    changed = len(text).to_bytes(4, "little") + text + body[4 + size :]
-    path.write_bytes(MAGIC + _digest(changed) + changed)
+    write_body(path, text, body[4 + size :])
     with pytest.raises(HistoryError, match="holds what no history holds"):
         read_history(path, most_bytes=MOST)
+
+
+def test_a_header_of_a_hundred_thousand_brackets_is_refused(tmp_path):
+    """It is deeper than a reader of JSON can go, and must not end the daemon."""
+    path = tmp_path / "p.history"
+    write_body(path, b"[" * 100_000, b"")
+    with pytest.raises(HistoryError, match="holds what no history holds"):
+        read_history(path, most_bytes=MOST)
+
+
+def write_body(path, text, steps):
+    body = len(text).to_bytes(4, "little") + text + steps
+    path.write_bytes(MAGIC + _digest(body) + body)
 
 
 def test_a_file_above_the_limit_is_not_read(tmp_path):

@@ -113,6 +113,6 @@ def test_a_rank_that_is_back_and_empty_counts_in_the_mean():
 def test_a_cleared_window_still_knows_the_members():
     lives = Lives()
     lives.window.set_members(78, LIVING)
-    lives.window.clear("a store that was emptied")
+    lives.window.clear()
     lives.serve(78, LIVING, REDUCED)
     assert lives.view().slices == 5

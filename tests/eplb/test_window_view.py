@@ -283,6 +283,17 @@ def test_a_frame_of_another_pool_shape_kind_or_scope_is_refused_by_name(change, 
     assert np.array_equal(window.sums(), before)
 
 
+def test_refused_frames_speak_for_silent_ranks_only_while_they_come():
+    """Not once a window has passed without one, nor for a store that was emptied since."""
+    world, window = served()
+    assert not window.refuses(world.time_ms)
+    window.ingest(world.time_ms, 0, b"no frame")
+    assert window.refuses(world.time_ms + 60_000)
+    assert not window.refuses(world.time_ms + 60_001)
+    window.clear()
+    assert not window.refuses(world.time_ms)
+
+
 @pytest.mark.parametrize("value", [-1, 2**53 + 1])
 def test_a_count_that_no_pool_reaches_is_refused(value):
     """Negative, or so large that sums over ranks could overflow."""
@@ -342,7 +353,7 @@ def test_a_map_that_is_not_this_pools_is_an_error():
 def test_clearing_forgets_counts_and_scope_but_keeps_maps_and_counters():
     """For a store that was emptied: the same frames count again."""
     world, window = served(copies=1)
-    window.clear("store emptied")
+    window.clear()
     assert not window.sums().any()
     assert window.counters["cleared"] == 1
     assert window.counters["frames"] == 4
