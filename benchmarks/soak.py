@@ -103,7 +103,7 @@ class Book:
     def store(self, client: redis.Redis) -> None:
         """Memory in MB, connections, and the bytes of the pool's streams."""
         memory, clients = client.info("memory"), client.info("clients")
-        log = int(client.memory_usage(log_key(POOL)) or 0)
+        log = int(client.memory_usage(log_key(POOL), samples=0) or 0)
         self.add("store memory MB without log", (int(memory["used_memory"]) - log) / 1e6, exact=False)
         self.add("store log records", int(client.xlen(log_key(POOL))), exact=True, most=LOG_RECORDS)
         self.add("store connections", int(clients["connected_clients"]), exact=True)
