@@ -71,7 +71,7 @@ def text(options: Options, outcome: Outcome) -> str:
         lines.append("leader killed in: " + ", ".join(f"{state} {kills[state]}" for state in PROTOCOL_STATES))
     frames = sum(records[kind].injected for kind in FRAME_KINDS if kind in records)
     lines += [
-        f"waves committed {tally.waves}, {tally.shares_only} of them of shares alone, refused {tally.refused}, aborted {tally.aborted}; {tally.offers} offers under {tally.terms} terms",
+        f"waves committed {tally.waves}, {tally.shares_only} of them of shares alone ({tally.shares_faulted} under a fault), refused {tally.refused}, aborted {tally.aborted}; {tally.offers} offers under {tally.terms} terms",
         f"steps {tally.steps}, tokens {tally.tokens}, outputs compared {tally.outputs}, worst error {tally.worst_error:.1e}",
         f"lives of the group {outcome.lives}, steps served again {outcome.replayed}, longest time without a step {tally.longest_gap_s:.1f} s",
         f"longest plan {tally.longest_plan_s:.1f} s; {outcome.seconds:.0f} s in all, faults of frames {frames}",
