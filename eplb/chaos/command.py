@@ -63,7 +63,8 @@ def chaos(
         raise click.BadParameter(f"unknown kinds {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}")
     if SHARES in controls and dispatch != WEIGHTED:
         raise click.BadParameter(f"--without {SHARES} needs --dispatch {WEIGHTED}")
-    runs = [Options(seed, seconds, SHORT if short else FULL, kinds, dispatch=dispatch)]
+    scale = (SHORT if short else FULL).of(dispatch)
+    runs = [Options(seed, seconds, scale, kinds, dispatch=dispatch)]
     if controls:
         runs = [
             Options(seed, seconds, CONTROLS[name][1], CONTROLS[name][0], name, dispatch) for name in controls

@@ -47,13 +47,16 @@ class KillDaemon(Fault):
 
 @dataclass(slots=True)
 class KillLeader(Fault):
-    """``kill -9`` of the leader in one state of the protocol, which is ``detail``."""
+    """``kill -9`` of the leader in one state of the protocol, which is ``state``, with a wave of shares alone on offer if ``shares_alone``."""
 
+    state: str = ""
+    shares_alone: bool = False
     _victim: DaemonProcess | None = None
 
     def ready(self, world: World) -> bool:
         """The leader is in that state."""
-        return world.steady and world.seen.phase == self.detail
+        seen = world.seen
+        return world.steady and seen.phase == self.state and seen.shares_alone >= self.shares_alone
 
     def begin(self, world: World) -> None:
         """Kill it."""

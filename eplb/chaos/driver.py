@@ -57,11 +57,6 @@ class Options:
     without: str = ""
     dispatch: str = WEIGHTED
 
-    @property
-    def shares_only(self) -> int:
-        """The least number of waves of shares alone."""
-        return self.scale.shares_only if self.dispatch == WEIGHTED else 0
-
 
 @dataclass(slots=True)
 class Outcome:
@@ -233,7 +228,7 @@ class ChaosRun:
         scale, over = self._options.scale, now_s - self._began_s > self._options.seconds
         tally = judge.tally
         refused = tally.refused + tally.aborted >= scale.refused or not injector.can_refuse
-        waves = tally.waves >= scale.waves and tally.shares_only >= self._options.shares_only
+        waves = tally.waves >= scale.waves and tally.shares_only >= scale.shares_only
         reached = waves and refused
         if not injector.done or not (reached or over):
             return 0.0

@@ -137,10 +137,10 @@ class Injector:
 
     def _choose(self, name: str, lane: Lane, world: World) -> Fault | None:
         waited_s = world.now_s - self._free_s[name] - self._scale.pause_s[name]
-        for fault in lane.states:
-            if fault.ready(world):
-                lane.states.remove(fault)
-                return fault
+        for kill in lane.states:
+            if kill.ready(world):
+                lane.states.remove(kill)
+                return kill
         if lane.others and (not lane.states or waited_s >= self._scale.patience_s):
             fault = lane.others[0]
             if fault.ready(world):
@@ -195,7 +195,7 @@ class Injector:
 
         Ordered again and again, because the rank may have died meanwhile, or a slow link may have been healed.
         """
-        wanted = any(fault.detail == IN_DOUBT for fault in self._lanes[CONTROL].states)
+        wanted = any(fault.state == IN_DOUBT for fault in self._lanes[CONTROL].states)
         if wanted and world.now_s - self._widened_s >= WIDEN_AGAIN_S:
             self._widened_s = world.now_s
             world.ranks.order(RANKS - 1, RECORD_DELAY, RECORDS_LATE_S)

@@ -53,7 +53,7 @@ class Judge:
         self._gap_told = False
         self._longest_gap_s = self._longest_plan_s = 0.0
         self._switched: dict[str, set[int]] = {}
-        self._shares_only: set[str] = set()
+        self._shares_only: dict[str, bool] = {}
         self._arrivals = Arrivals()
         self._before: GroupStep | None = None
         self._faults: dict[int, FaultNote] = {}
@@ -129,7 +129,7 @@ class Judge:
             if len(ranks) > 1:
                 continue  # one finding a switch
             if self._moved_nothing(step, part):
-                self._shares_only.add(part.switched)
+                self._shares_only[part.switched] = bool(self._faults)
             sentence = self._of_old_term(part.switched, part.switched_s)
             if sentence:
                 found.append((DIVERGENCES, 1, sentence))
@@ -200,6 +200,7 @@ class Judge:
             worst_error=self._outputs.worst_error,
             waves=waves.count("committed"),
             shares_only=len(self._shares_only),
+            shares_faulted=sum(self._shares_only.values()),
             refused=waves.count("refused"),
             aborted=waves.count("aborted"),
             offers=offers,

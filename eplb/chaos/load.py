@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,8 +30,9 @@ class Tokens:
     positions: NDArray[np.int32]
 
 
+@lru_cache(maxsize=1)
 def drifting_picks(*, seed: int, layers: int, experts: int, top_k: int) -> NDArray[np.uint8]:
-    """Picks of ``DRIFTS`` sequences, one for each hot set: uint8 [DRIFTS * TOKENS_PER_DRIFT, layers, k].
+    """Picks of ``DRIFTS`` sequences: uint8 [DRIFTS * TOKENS_PER_DRIFT, layers, k], read only; the last answer is kept.
 
     An expert's weight is 1 / place ** 0.9 in an order drawn anew for every fourth sequence and each layer; the three that follow keep the order, with
     each weight times the exponential of a standard normal. The k picks of a token are drawn without repetition by the Gumbel top-k trick (Kool, van
@@ -49,6 +51,7 @@ def drifting_picks(*, seed: int, layers: int, experts: int, top_k: int) -> NDArr
         for layer, order in enumerate(orders):
             noisy = logits[layer] + random.gumbel(size=(TOKENS_PER_DRIFT, experts))
             picks[drift, :, layer] = order[np.argsort(-noisy, axis=1, kind="stable")[:, :top_k]]
+    picks.setflags(write=False)
     return picks.reshape(DRIFTS * TOKENS_PER_DRIFT, layers, top_k)
 
 

@@ -158,7 +158,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """What the judge has counted so far; ``waves`` offers that were committed, ``shares_only`` those of them that moved no expert, ``refused`` by a rank, ``aborted``: withdrawn, expired, offered again or lost with the store."""
+    """What the judge has counted so far; ``waves`` offers that were committed, ``shares_only`` those of them that moved no expert, ``shares_faulted`` those of these that were switched to while a fault was under way, ``refused`` by a rank, ``aborted``: withdrawn, expired, offered again or lost with the store."""
 
     steps: int = 0
     tokens: int = 0
@@ -166,6 +166,7 @@ class Tally:
     worst_error: float = 0.0
     waves: int = 0
     shares_only: int = 0
+    shares_faulted: int = 0
     refused: int = 0
     aborted: int = 0
     offers: int = 0

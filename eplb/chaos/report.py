@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from eplb.chaos.faults import FRAME_KINDS, KILL_LEADER, KINDS
 from eplb.chaos.judge_steps import COUNTS
-from eplb.chaos.watch import PROTOCOL_STATES
+from eplb.chaos.schedule import shares_alone
+from eplb.chaos.watch import PROTOCOL_STATES, SHARES_STATES
 
 if TYPE_CHECKING:
     from eplb.chaos.driver import Options, Outcome
     from eplb.chaos.injector import KindRecord
+    from eplb.chaos.schedule import Scale
 
 
 def missed(options: Options, outcome: Outcome) -> list[str]:
@@ -26,20 +28,26 @@ def missed(options: Options, outcome: Outcome) -> list[str]:
     if KILL_LEADER in records:
         kills = records[KILL_LEADER].details
         found += [
-            f"leader killed in {state}: {kills[state]} of {scale.kills}"
-            for state in PROTOCOL_STATES
-            if kills[state] < scale.kills
+            f"leader killed in {state}: {kills[state]} of {least}"
+            for state, least in _kills(scale).items()
+            if kills[state] < least
         ]
     whole = options.kinds == frozenset(KINDS)
     for name, reached, least in (
         ("faults", outcome.injector.counted, scale.faults if whole else 0),
         ("waves committed", tally.waves, scale.waves),
-        ("waves of shares alone", tally.shares_only, options.shares_only),
+        ("waves of shares alone", tally.shares_only, scale.shares_only),
         ("waves refused or aborted", tally.refused + tally.aborted, scale.refused if whole else 0),
     ):
         if reached < least:
             found.append(f"{name}: {reached} of {least}")
     return [*found, *outcome.injector.unrecovered]
+
+
+def _kills(scale: Scale) -> dict[str, int]:
+    """How often the leader must have been killed in each state."""
+    least = dict.fromkeys(PROTOCOL_STATES, scale.kills)
+    return least | {shares_alone(state): scale.shares_kills for state in SHARES_STATES if scale.shares_kills}
 
 
 def last_line(outcome: Outcome) -> str:
@@ -68,10 +76,11 @@ def text(options: Options, outcome: Outcome) -> str:
     lines = [_kind_line(kind, records[kind]) for kind in order]
     if KILL_LEADER in records:
         kills = records[KILL_LEADER].details
-        lines.append("leader killed in: " + ", ".join(f"{state} {kills[state]}" for state in PROTOCOL_STATES))
+        states = _kills(options.scale)
+        lines.append("leader killed in: " + ", ".join(f"{state} {kills[state]}" for state in states))
     frames = sum(records[kind].injected for kind in FRAME_KINDS if kind in records)
     lines += [
-        f"waves committed {tally.waves}, {tally.shares_only} of them of shares alone, refused {tally.refused}, aborted {tally.aborted}; {tally.offers} offers under {tally.terms} terms",
+        f"waves committed {tally.waves}, {tally.shares_only} of them of shares alone ({tally.shares_faulted} under a fault), refused {tally.refused}, aborted {tally.aborted}; {tally.offers} offers under {tally.terms} terms",
         f"steps {tally.steps}, tokens {tally.tokens}, outputs compared {tally.outputs}, worst error {tally.worst_error:.1e}",
         f"lives of the group {outcome.lives}, steps served again {outcome.replayed}, longest time without a step {tally.longest_gap_s:.1f} s",
         f"longest plan {tally.longest_plan_s:.1f} s; {outcome.seconds:.0f} s in all, faults of frames {frames}",

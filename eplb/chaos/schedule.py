@@ -6,7 +6,7 @@ hit different processes: a leader may die while a rank is away. Within a lane th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,8 +36,8 @@ from eplb.chaos.faults import (
 )
 from eplb.chaos.link_faults import Corrupt, FrameFault, RankKill, SlowLink
 from eplb.chaos.rank_faults import CORRUPT
-from eplb.chaos.setup import RANKS
-from eplb.chaos.watch import PROTOCOL_STATES
+from eplb.chaos.setup import RANKS, WEIGHTED
+from eplb.chaos.watch import PROTOCOL_STATES, SHARES_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ LANES = (CONTROL, RANK_SIDE, FRAMES)
 class Scale:
     """How much a run must do: ``counts`` faults by kind, of which ``least`` must have been healed, ``kills`` of the leader in each state, and the least of the results.
 
-    ``shares_only`` waves of shares alone, where dispatch is weighted; ``patience_s`` how long the first lane waits for a state in which the leader is to be killed before it takes another fault.
+    ``shares_only`` waves of shares alone; ``shares_kills`` of the leader with one on offer, in each state in which that can be told. ``patience_s`` how long the first lane waits for a state in which the leader is to be killed before it takes another fault.
     """
 
     counts: Mapping[str, int]
@@ -62,6 +62,11 @@ class Scale:
     refused: int
     pause_s: Mapping[str, float]
     patience_s: float = 3.0
+    shares_kills: int = 0
+
+    def of(self, dispatch: str) -> Scale:
+        """The same without what only shares can bring, where dispatch is even."""
+        return self if dispatch == WEIGHTED else replace(self, shares_only=0, shares_kills=0)
 
 
 def _control(counts: Mapping[str, int], lane: str, shares_only: int = 0) -> Scale:
@@ -89,6 +94,7 @@ FULL = Scale(
     shares_only=5,
     refused=5,
     pause_s={CONTROL: 0.5, RANK_SIDE: 1.5, FRAMES: 5.0},
+    shares_kills=2,
 )
 SHORT = Scale(
     counts={
@@ -126,7 +132,7 @@ CONTROLS: dict[str, tuple[frozenset[str], Scale]] = {
 class Lane:
     """Faults that must not overlap: ``states`` kills that wait for a state, ``others`` in order."""
 
-    states: list[Fault] = field(default_factory=list)
+    states: list[KillLeader] = field(default_factory=list)
     others: list[Fault] = field(default_factory=list)
 
     @property
@@ -141,7 +147,14 @@ def lanes(scale: Scale, kinds: frozenset[str], seed: int) -> dict[str, Lane]:
     control = Lane()
     if KILL_LEADER in kinds:
         control.states = [
-            KillLeader(KILL_LEADER, state) for state in PROTOCOL_STATES for _ in range(scale.kills)
+            KillLeader(KILL_LEADER, state, state=state)
+            for state in PROTOCOL_STATES
+            for _ in range(scale.kills)
+        ]
+        control.states += [
+            KillLeader(KILL_LEADER, shares_alone(state), state=state, shares_alone=True)
+            for state in SHARES_STATES
+            for _ in range(scale.shares_kills)
         ]
     found = {CONTROL: control, RANK_SIDE: Lane(), FRAMES: Lane()}
     for kind, count in scale.counts.items():
@@ -152,6 +165,11 @@ def lanes(scale: Scale, kinds: frozenset[str], seed: int) -> dict[str, Lane]:
         order = random.permutation(len(lane.others))
         lane.others = [lane.others[place] for place in order.tolist()]
     return found
+
+
+def shares_alone(state: str) -> str:
+    """How a kill in this state is called, if a wave of shares alone was on offer."""
+    return f"{state} (shares alone)"
 
 
 def _lane(kind: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from collectors.keys import desired_key, lease_key, live_key, log_key
-from eplb.migration import observe, read_desired
+from eplb.migration import observe, of_one_run, read_desired
 from eplb.migration.desired import read_records
 from eplb.migration.status import State
 
@@ -34,11 +34,15 @@ PLANNING, STAGING, PREPARED, IN_DOUBT, WAVE_LIVE, ALL_LIVE, SETTLING = (
 )
 PROTOCOL_STATES = (PLANNING, STAGING, PREPARED, IN_DOUBT, WAVE_LIVE, ALL_LIVE, SETTLING)
 """States at which a leader is killed: the daemon's migration_state, its state moving told apart by what the ranks' records say."""
+SHARES_STATES = (STAGING, PREPARED)
+"""States of a wave in which what it would move can be told: the ranks still serve the map before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look: ``leader`` process id from the lease, 0 = nobody; ``phase`` one of ``PROTOCOL_STATES``, or another word; ``up`` the store answers; ``code`` of the last decision, ``refused`` of the last refusal that ranks report."""
+    """One look: ``leader`` process id from the lease, 0 = nobody; ``phase`` one of ``PROTOCOL_STATES``, or another word; ``up`` the store answers; ``code`` of the last decision, ``refused`` of the last refusal that ranks report;
+    ``shares_alone`` the wave on offer moves nothing, told in ``SHARES_STATES``.
+    """
 
     up: bool = False
     leader: int = 0
@@ -47,6 +51,7 @@ class Seen:
     offer: str = ""
     code: str = ""
     refused: str = ""
+    shares_alone: bool = False
     at_s: float = 0.0
 
 
@@ -104,6 +109,7 @@ class Watch:
             offer=offer,
             code=decision.get("code", ""),
             refused=next((r.refusals[0][1] for r in records.values() if r.refusals), ""),
+            shares_alone=phase in SHARES_STATES and _moves_nothing(wanted, of_one_run(self._facts, records)),
             at_s=time.monotonic(),
         )
 
@@ -117,6 +123,13 @@ class Watch:
             return str(status.state), status.offer
         ready = any(r.offer == status.offer and r.state == "prepared" for r in records.values())
         return PREPARED if ready else STAGING, status.offer
+
+
+def _moves_nothing(desired: Desired, records: dict[int, LiveRecord]) -> bool:
+    rows = next((record.map_rows for record in records.values() if record.map_rows is not None), None)
+    if rows is None or desired.offer is None:
+        return False
+    return all(rows[change.layer] == change.target for change in desired.offer.changes)
 
 
 def _pid(lease: bytes | None) -> int:

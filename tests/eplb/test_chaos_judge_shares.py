@@ -15,7 +15,7 @@ from collectors.shares import all_shares
 from eplb.chaos.judge_shares import Arrivals, unsound_shares
 from eplb.chaos.judge_steps import DIVERGENCES, row_digest
 from eplb.chaos.load import shared_out, tokens_of
-from eplb.chaos.messages import GroupStep
+from eplb.chaos.messages import FaultNote, GroupStep
 from eplb.chaos.setup import EXPERTS, LAYERS, SLOTS_PER_RANK
 from eplb.demo.dispatch import Dispatcher, Source
 
@@ -157,6 +157,15 @@ def test_a_switch_that_leaves_all_rows_as_they_are_is_a_wave_of_shares_alone():
     steps = [right_step(0), switched(right_step(1, shares=TILTED), "a/0@1")]
     steps.append(switched(right_step(2, rows=moved, shares=TILTED), "b/0@1"))
     assert waves(steps) == (2, 1)
+
+
+def test_a_wave_of_shares_that_came_under_a_fault_is_counted_for_itself():
+    fault = FaultNote(1, "link_slow", "rank 1", 0.0, healed=False)
+    steps = [right_step(0), switched(right_step(1, shares=TILTED), "a/0@1")]
+    counted = [judgement(*steps, notes=notes)[0].shares_faulted for notes in ((), (fault,))]
+    assert counted == [0, 1]
+    over = (fault, replace(fault, healed=True))
+    assert judgement(*steps, notes=over)[0].shares_faulted == 0
 
 
 def test_a_switch_in_the_first_step_of_a_life_is_not_taken_for_one_of_shares():

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,11 @@ import yaml
 from collectors import Kind, Recorder, decode_frame
 from collectors.errors import CollectorError
 from collectors.facts import Phase
-from collectors.keys import FRAME_FIELD, desired_key, lease_key, load_key, log_key
+from collectors.keys import FRAME_FIELD, desired_key, lease_key, live_key, load_key, log_key
+from collectors.shares import all_shares
+from eplb.agent.live import LiveMap
 from eplb.agent.transport import ThreadTransport
+from eplb.agent.wire import LiveRecord, Offer, encode_live
 from eplb.chaos import clocks
 from eplb.chaos.daemon_faults import ClockJump, DaemonStop, FileLimit, KillDaemon, KillLeader
 from eplb.chaos.judge_steps import COUNTS
@@ -36,6 +40,8 @@ from eplb.chaos.setup import DISPATCHES, LAYERS, POOL, SLOTS_PER_RANK, TOP_K, da
 from eplb.chaos.watch import Watch
 from eplb.chaos.world import World
 from eplb.config import load_config
+from eplb.migration import Desired, make_plan
+from eplb.start_map import start_map
 from eplb.store.client import Store
 from eplb.store.lease import Lease
 
@@ -58,7 +64,7 @@ def eventually(holds):
     "fault",
     [
         KillDaemon("kill_daemon", "leader at rest"),
-        KillLeader("kill_leader", "staging"),
+        KillLeader("kill_leader", "staging", state="staging"),
         DaemonStop("daemon_stop", "at any point"),
         DaemonStop("daemon_stop", "before a write"),
         FileLimit("file_limit"),
@@ -215,6 +221,40 @@ def test_the_watch_outlives_damaged_keys(store_url):
     watch.start()
     seen = eventually(lambda: watch.seen if watch.seen.up else None)
     assert (seen.leader, seen.term, seen.phase) == (0, 7, "moving")
+    watch.stop()
+
+
+ROWS = start_map(LAYERS, FACTS.experts, FACTS.slots)
+
+
+def with_wave(client, target, shares):
+    """Put a wave from the start map on offer, and the ranks' records that they serve the start map."""
+    plan = make_plan(FACTS, ROWS, target, created_ms=1, shares=shares)
+    offer = Offer(POOL, 5, 0, 7, plan.plan_id, 0, 1, 1, 30.0, plan.changes)
+    desired = Desired(term=7, plan=plan, offer=offer, offered_ms=client.time()[0] * 1000)
+    client.hset(desired_key(POOL), mapping=desired.fields())
+    live = LiveMap(FACTS, ROWS, None, 0)
+    record = LiveRecord(POOL, 0, 1, 5, 7, 0, 0, "staging", offer.key, live.wire_digests)
+    for rank in range(FACTS.ranks):
+        whole = {"map_rows": live.wire_rows, "facts": FACTS} if rank == 0 else {}
+        told = replace(record, rank=rank, **whole)
+        client.hset(live_key(POOL), str(rank), encode_live(told))
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("moved", [False, True], ids=["shares alone", "moves too"])
+def test_the_watch_tells_a_wave_of_shares_alone_from_one_that_moves(store_url, moved):
+    target = ROWS.copy()
+    if moved:
+        target[1, [0, 13]] = target[1, [13, 0]]
+    shares = all_shares(target, None)
+    shares[:, 5], shares[:, 5 + FACTS.experts] = 0.7, 0.3
+    with redis.Redis.from_url(store_url) as client:
+        with_wave(client, target, shares)
+    watch = Watch(FACTS, store_url.removeprefix("unix://"))
+    watch.start()
+    seen = eventually(lambda: watch.seen if watch.seen.phase == "staging" else None)
+    assert seen.shares_alone != moved
     watch.stop()
 
 

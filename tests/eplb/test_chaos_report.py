@@ -14,11 +14,12 @@ from eplb.chaos.injector import Injector, KindRecord
 from eplb.chaos.judge_steps import COUNTS
 from eplb.chaos.messages import Tally
 from eplb.chaos.report import as_dict, last_line, missed, text
-from eplb.chaos.schedule import FULL
+from eplb.chaos.schedule import FULL, shares_alone
 from eplb.chaos.setup import EVEN, WEIGHTED
-from eplb.chaos.watch import PROTOCOL_STATES
+from eplb.chaos.watch import PROTOCOL_STATES, SHARES_STATES
 
 OPTIONS = Options()
+KILLS = {**dict.fromkeys(PROTOCOL_STATES, 3), **{shares_alone(state): 2 for state in SHARES_STATES}}
 TALLY = Tally(waves=30, shares_only=6, refused=4, aborted=2, counts=dict.fromkeys(COUNTS, 0))
 
 
@@ -27,9 +28,7 @@ def outcome(tally=TALLY, **records):
     injector = Injector(FULL, OPTIONS.kinds, 0, lambda _: None)
     for kind in KINDS:
         injector.records[kind] = KindRecord(injected=9, healed=9, rest_s=[1.0, 2.0])
-    injector.records[KILL_LEADER] = KindRecord(
-        injected=21, healed=21, rest_s=[2.0], details=Counter(dict.fromkeys(PROTOCOL_STATES, 3))
-    )
+    injector.records[KILL_LEADER] = KindRecord(injected=21, healed=21, rest_s=[2.0], details=Counter(KILLS))
     injector.records.update(records)
     return Outcome(injector, tally)
 
@@ -63,9 +62,7 @@ def test_a_run_that_reached_everything_missed_nothing():
         (outcome(clock_jump=KindRecord(injected=0, healed=9)), "faults: 93 of 100"),
         (
             outcome(
-                kill_leader=KindRecord(
-                    injected=20, healed=20, details=Counter(dict.fromkeys(PROTOCOL_STATES[1:], 3))
-                )
+                kill_leader=KindRecord(injected=20, healed=20, details=Counter({**KILLS, "planning": 0}))
             ),
             "leader killed in planning: 0 of 3",
         ),
@@ -79,8 +76,8 @@ def test_a_minimum_that_was_not_reached_is_said(broken, word):
 
 def test_where_dispatch_is_even_no_wave_of_shares_is_due():
     moved = outcome(replace(TALLY, shares_only=0))
-    assert missed(replace(OPTIONS, dispatch=EVEN), moved) == []
-    assert missed(replace(OPTIONS, dispatch=WEIGHTED), moved) == ["waves of shares alone: 0 of 5"]
+    assert missed(replace(OPTIONS, scale=FULL.of(EVEN)), moved) == []
+    assert missed(replace(OPTIONS, scale=FULL.of(WEIGHTED)), moved) == ["waves of shares alone: 0 of 5"]
 
 
 def test_a_pool_that_did_not_recover_is_missed():

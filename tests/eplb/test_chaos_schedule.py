@@ -1,16 +1,18 @@
 """Rules of the schedule: every kind comes often enough, the seed decides the order, and lanes keep apart what must not overlap."""
 
 from collections import Counter
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from eplb.chaos.daemon_faults import KillLeader
 from eplb.chaos.faults import FRAME_KINDS, KILL_LEADER, KINDS, RANK_KILL, Fault
 from eplb.chaos.load import DRIFT_STEPS, DRIFTS, drifting_picks, shared_out, tokens_of
-from eplb.chaos.schedule import CONTROL, CONTROLS, FRAMES, FULL, RANK_SIDE, SHORT, lanes
-from eplb.chaos.setup import EXPERTS, RANKS, SLOTS_PER_RANK, TOKENS_PER_STEP, TOP_K, run_facts
-from eplb.chaos.watch import PROTOCOL_STATES
+from eplb.chaos.schedule import CONTROL, CONTROLS, FRAMES, FULL, RANK_SIDE, SHORT, lanes, shares_alone
+from eplb.chaos.setup import EVEN, EXPERTS, RANKS, SLOTS_PER_RANK, TOKENS_PER_STEP, TOP_K, WEIGHTED, run_facts
+from eplb.chaos.watch import PREPARED, PROTOCOL_STATES, SHARES_STATES, STAGING, Seen
 
 ALL = frozenset(KINDS)
 
@@ -34,12 +36,40 @@ def test_the_schedule_reaches_every_minimum(scale):
     assert all(kinds[kind] >= least for kind, least in scale.least.items())
     assert sum(count for kind, count in kinds.items() if kind not in FRAME_KINDS) >= scale.faults
     states = Counter(fault.detail for fault in faults(scale)[CONTROL] if fault.kind == KILL_LEADER)
-    assert states == dict.fromkeys(PROTOCOL_STATES, scale.kills)
+    shares = {shares_alone(state): scale.shares_kills for state in SHARES_STATES if scale.shares_kills}
+    assert states == dict.fromkeys(PROTOCOL_STATES, scale.kills) | shares
 
 
 def test_the_full_run_is_what_was_asked_for():
     assert (FULL.faults, FULL.waves, FULL.refused, FULL.kills) == (100, 20, 5, 3)
     assert FULL.least == dict.fromkeys(KINDS, 5)
+
+
+def test_where_dispatch_is_even_nothing_is_asked_that_only_shares_can_bring():
+    even = FULL.of(EVEN)
+    assert (even.shares_only, even.shares_kills) == (0, 0)
+    assert replace(even, shares_only=5, shares_kills=2) == FULL == FULL.of(WEIGHTED)
+
+
+@dataclass
+class Looking:
+    """A world that is steady and in which this was seen."""
+
+    seen: Seen
+    steady: bool = True
+
+
+def test_a_leader_is_killed_over_a_wave_of_shares_alone_only_when_one_is_on_offer():
+    any_wave, of_shares = (
+        KillLeader(KILL_LEADER, state=STAGING, shares_alone=alone) for alone in (False, True)
+    )
+    for phase, alone, ready in (
+        (STAGING, False, (True, False)),
+        (STAGING, True, (True, True)),
+        (PREPARED, True, (False, False)),
+    ):
+        world = Looking(Seen(phase=phase, shares_alone=alone))
+        assert (any_wave.ready(world), of_shares.ready(world)) == ready
 
 
 def test_the_seed_decides_the_order():

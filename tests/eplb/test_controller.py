@@ -232,6 +232,17 @@ def test_a_pool_that_wants_plans_and_can_move_none_of_them_says_that_nothing_mov
     assert any(f"of the cooldown are left, which follows {refused}" in said for said in sentences)
 
 
+def test_a_pool_whose_engine_ignores_shares_says_that_nothing_moves():
+    ignored = replace(BASE, assessment=replace(SEEN, shares_followed=0.0))
+    state, codes = State(name=Name.OBSERVING), []
+    for number in range(200):
+        step = decide(state, replace(ignored, time_ms=BASE.time_ms + 5_000 * number), PATIENT)
+        state = step.state
+        codes.append(step.decision.code)
+    assert list(dict.fromkeys(codes)) == [Code.SHARES_IGNORED, Code.NO_PROGRESS]
+    assert codes.index(Code.NO_PROGRESS) * 5 >= 2 * PATIENT.interval_s
+
+
 def test_an_idle_pool_is_not_alarmed_for_what_it_wanted_in_the_evening():
     """An offer expired and then the traffic stopped: without load no placement is wanted."""
     expired = decide(State(name=Name.MOVING, plan=PLAN), moved("expired"), PATIENT).state
