@@ -22,13 +22,17 @@ class Trust:
         self._log = structlog.get_logger("eplb").bind(pool=pool)
         self._told: dict[str, str] = {}
 
-    def judge(self, health: StoreHealth, ranks: LiveRanks) -> Verdict | None:
+    def judge(self, health: StoreHealth, ranks: LiveRanks, damaged: tuple[str, ...] = ()) -> Verdict | None:
         """Why no map may be moved now, or None. A store that may evict still serves modes observe and advise.
 
-        A record that cannot be read counts as none, which the gate and the actuator answer for themselves.
+        A record that cannot be read counts as none, which the gate and the actuator answer for themselves; nor do ``damaged`` fields of
+        the desired map.
         """
         self._tell("store_memory", health.sentence)
-        self._tell("records_refused", _refused_records(ranks))
+        self._tell("records_refused", ranks.damage)
+        self._tell(
+            "desired_not_read", f"{', '.join(damaged)} cannot be read and counts as absent" if damaged else ""
+        )
         self._tell("offer_not_read", _unread_offer(ranks))
         if health.may_evict and self._mode == "auto":
             return refuse(Code.STORE_MAY_EVICT, health.sentence, "maxmemory-policy noeviction")
@@ -40,14 +44,6 @@ class Trust:
             self._log.warning(event, reason=sentence)
         elif before and not sentence:
             self._log.info(f"{event}_well_again")
-
-
-def _refused_records(ranks: LiveRanks) -> str:
-    if not ranks.damaged:
-        return ""
-    rank, reason = min(ranks.damaged.items())
-    more = f" (and {len(ranks.damaged) - 1} more)" if len(ranks.damaged) > 1 else ""
-    return f"the live record of rank {rank}{more} is refused: {reason}"
 
 
 def _unread_offer(ranks: LiveRanks) -> str:

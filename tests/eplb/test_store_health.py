@@ -2,6 +2,7 @@
 
 import pytest
 import redis
+import structlog
 from pool_world import FACTS, config, make_pool, serve
 from redis.exceptions import NoPermissionError
 
@@ -93,3 +94,13 @@ def test_a_pool_in_mode_auto_moves_nothing_on_a_store_that_may_evict(store_url, 
             for name, value in before.items():
                 server.config_set(name, value)
     assert FACTS.pool == refused.pool
+
+
+def test_a_desired_map_that_cannot_be_read_is_said_once_and_when_it_is_over():
+    """It counts as absent, so that without this nobody would be told."""
+    with structlog.testing.capture_logs() as events:
+        trust = Trust("p", "auto")
+        for damaged in (("map", "offer"), ("map", "offer"), ()):
+            assert trust.judge(StoreHealth(), NO_RANKS, damaged) is None
+    assert [event["event"] for event in events] == ["desired_not_read", "desired_not_read_well_again"]
+    assert events[0]["reason"] == "map, offer cannot be read and counts as absent"
