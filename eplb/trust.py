@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Trust:
-    """Says once what is wrong with a pool's store and records, and again when it changes or ends."""
+    """Says once what is wrong with a pool's store and records, and when it ends."""
 
     def __init__(self, pool: str, mode: str) -> None:
         self._mode = mode
@@ -33,14 +33,15 @@ class Trust:
         self._tell(
             "desired_not_read", f"{', '.join(damaged)} cannot be read and counts as absent" if damaged else ""
         )
-        self._tell("offer_not_read", _unread_offer(ranks))
+        self._tell("offer_not_read", _unread_offer(ranks), anew=True)
         if health.may_evict and self._mode == "auto":
             return refuse(Code.STORE_MAY_EVICT, health.sentence, "maxmemory-policy noeviction")
         return None
 
-    def _tell(self, event: str, sentence: str) -> None:
+    def _tell(self, event: str, sentence: str, *, anew: bool = False) -> None:
+        """``anew``: another sentence is news; those that count up or down are not."""
         before, self._told[event] = self._told.get(event, ""), sentence
-        if sentence and not before:
+        if sentence and (not before or (anew and sentence != before)):
             self._log.warning(event, reason=sentence)
         elif before and not sentence:
             self._log.info(f"{event}_well_again")
