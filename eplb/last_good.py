@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +102,16 @@ def read_last_good(folder: Path, facts: PoolFacts) -> tuple[LastGood | None, str
     try:
         return decode_last_good(read_bytes(path, most_bytes=MOST_FILE_BYTES), facts), ""
     except (FileError, OfferError) as error:
-        aside = path.with_suffix(".refused")
-        with suppress(OSError):
-            path.replace(aside)
-        return None, f"{path}: not used: {error}; it was moved to {aside.name}, and a new one follows"
+        return None, f"{path}: not used: {error}; {_set_aside(path)}"
+
+
+def _set_aside(path: Path) -> str:
+    aside = path.with_suffix(".refused")
+    try:
+        path.replace(aside)
+    except OSError as error:
+        return f"it could not be moved to {aside.name} either: {error.strerror}"
+    return f"it was moved to {aside.name}, and a new one follows"
 
 
 def _is_count(value: object, limit: int) -> bool:

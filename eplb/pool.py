@@ -269,7 +269,7 @@ class Pool:
     def _problem(self, known: Known) -> Verdict | None:
         """What no load can outweigh: ranks of another shape, ranks whose weights are in doubt, frames that are all refused."""
         ranks = known.ranks
-        if (untrusted := self._trust.judge(known.health, ranks, known.desired.damaged)) is not None:
+        if (untrusted := self._trust.judge(known.health, ranks, known.desired)) is not None:
             return untrusted
         if (unfit := self._membership.problem(ranks)) is not None:
             return unfit
