@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eplb.agent.header import MAX_TERM
 from eplb.agent.wire import seal, unseal
 from eplb.errors import FileError, OfferError
-from eplb.formats.files import read_bytes, write_bytes
+from eplb.formats.files import make_folder, read_bytes, write_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,12 +82,7 @@ def write_last_good(folder: Path, record: LastGood) -> None:
     Raises:
         FileError: the folder cannot be made or the file not written, for example because the disk is full.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(
-            f"{folder}: cannot be made: {error.strerror}; set state_folder to a folder that can be written"
-        ) from error
+    make_folder(folder, "state_folder")
     write_bytes(last_good_path(folder, record.pool), encode_last_good(record))
 
 
