@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collectors.shares import even_shares
-from eplb.errors import FileError
+from eplb.formats.files import make_folder
 from eplb.formats.neutral import NeutralMap, write_map
 from placement import Placement
 
@@ -31,19 +31,14 @@ def write_advice(folder: Path, facts: PoolFacts, plan: Plan, base: NDArray[np.in
     Of the pool's files the newest ``KEPT_FILES`` stay.
 
     Raises:
-        FileError: the file cannot be written.
+        FileError: the folder cannot be made or the file not written.
     """
     target = base.copy()
     shares = np.stack([even_shares(row) for row in base])
     for change in plan.changes:
         target[change.layer] = change.target
         shares[change.layer] = even_shares(target[change.layer]) if change.shares is None else change.shares
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(
-            f"{folder}: cannot be made: {error.strerror}; set advice_folder to a folder that can be written"
-        ) from error
+    make_folder(folder, "advice_folder")
     path = folder / f"{facts.pool}-{plan.plan_id}.json"
     write_map(
         path,

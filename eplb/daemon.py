@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from eplb.snapshot import PoolSnapshot
 
 LIVE_CYCLES = 3
-"""A loop that has not ended a cycle for this many cycles, and the longest wait for the store, is not alive."""
+"""A loop in which no pool has ended a cycle for this many cycles, and for as long as a slow store may take, is not alive."""
+
+STORE_CALLS = 12
+"""Answers of the store that a pool's cycle waits for at the most; each may take up to ``store.timeout_s`` and still be an answer."""
+
+
+def live_within_s(config: DaemonConfig) -> float:
+    """Longest time between the ends of two pools' cycles in a process that need not be restarted, seconds."""
+    return LIVE_CYCLES * config.cycle_s + STORE_CALLS * config.store.timeout_s
 
 
 class Daemon:
@@ -63,8 +71,7 @@ class Daemon:
             while not self._stop.is_set():
                 started_s = time.monotonic()
                 self._refresh_keys()
-                self._snapshots = tuple(pool.cycle() for pool in pools)
-                self._ended_s = time.monotonic()
+                self._snapshots = tuple(self._cycle(pool) for pool in pools)
                 self._stop.wait(max(0.0, self._config.cycle_s - (self._ended_s - started_s)))
             self._log.info("stopping")
 
@@ -77,8 +84,13 @@ class Daemon:
         return self._snapshots
 
     def loop_age_s(self) -> float:
-        """Time since the loop last ended a cycle."""
+        """Time since a pool last ended a cycle."""
         return time.monotonic() - self._ended_s
+
+    def _cycle(self, pool: Pool) -> PoolSnapshot:
+        snapshot = pool.cycle()
+        self._ended_s = time.monotonic()
+        return snapshot
 
     def _open(self, stack: ExitStack, config: PoolConfig, url: str) -> Pool:
         ports = served(config, self._config, url, self.owner)
@@ -106,11 +118,10 @@ class Daemon:
 
     def _server(self) -> ApiServer:
         config = self._config
-        live_within_s = LIVE_CYCLES * config.cycle_s + 2.0 * config.store.timeout_s * len(config.pools)
         app = create_app(
             self.snapshots,
             self.loop_age_s,
-            live_within_s=live_within_s,
+            live_within_s=live_within_s(config),
             layer_rank=config.metrics.layer_rank,
             token=read_token(config.http),
         )

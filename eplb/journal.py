@@ -31,6 +31,17 @@ class Journal:
         self._unsent: deque[bytes] = deque(maxlen=UNSENT_KEPT)
         self._told: tuple[str, str] = ("", "")
         self._refused = False
+        self._fault = ""
+
+    def fault(self, sentence: str) -> None:
+        """The traceback of an error that nobody foresaw and that is being handled: once, however many cycles it lasts."""
+        if sentence != self._fault:
+            self._log.exception("cycle_failed")
+        self._fault = sentence
+
+    def well(self) -> None:
+        """A cycle came to its end, so that the next fault is news."""
+        self._fault = ""
 
     def keep(self, decision: Decision, *, leader: bool) -> None:
         """Tell the decision and keep a leader's for the store's log, which may be away just now."""

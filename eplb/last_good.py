@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from eplb.agent.header import MAX_TERM
 from eplb.agent.wire import seal, unseal
 from eplb.errors import FileError, OfferError
-from eplb.formats.files import read_bytes, write_bytes
+from eplb.formats.files import make_folder, read_bytes, write_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,12 +82,7 @@ def write_last_good(folder: Path, record: LastGood) -> None:
     Raises:
         FileError: the folder cannot be made or the file not written, for example because the disk is full.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(
-            f"{folder}: cannot be made: {error.strerror}; set state_folder to a folder that can be written"
-        ) from error
+    make_folder(folder, "state_folder")
     write_bytes(last_good_path(folder, record.pool), encode_last_good(record))
 
 
@@ -103,10 +97,16 @@ def read_last_good(folder: Path, facts: PoolFacts) -> tuple[LastGood | None, str
     try:
         return decode_last_good(read_bytes(path, most_bytes=MOST_FILE_BYTES), facts), ""
     except (FileError, OfferError) as error:
-        aside = path.with_suffix(".refused")
-        with suppress(OSError):
-            path.replace(aside)
-        return None, f"{path}: not used: {error}; it was moved to {aside.name}, and a new one follows"
+        return None, f"{path}: not used: {error}; {_set_aside(path)}"
+
+
+def _set_aside(path: Path) -> str:
+    aside = path.with_suffix(".refused")
+    try:
+        path.replace(aside)
+    except OSError as error:
+        return f"it could not be moved to {aside.name} either: {error.strerror}"
+    return f"it was moved to {aside.name}, and a new one follows"
 
 
 def _is_count(value: object, limit: int) -> bool:

@@ -104,6 +104,7 @@ class Pool:
         try:
             snapshot = self._cycle()
             self._well_s = self._clock()
+            self._journal.well()
         except StoreFenced as error:
             self._lease.step_down()
             snapshot = self._blind(Code.STANDBY, str(error), store_up=True)
@@ -113,8 +114,9 @@ class Pool:
             snapshot = self._blind(Code.CYCLE_FAILED, str(error), store_up=True)
         except Exception as error:  # noqa: BLE001 - logged with its traceback
             # One pool's fault must not end the others' loop.
-            self._log.exception("cycle_failed")
-            snapshot = self._blind(Code.CYCLE_FAILED, f"{type(error).__name__}: {error}", store_up=True)
+            sentence = f"{type(error).__name__}: {error}"
+            self._journal.fault(sentence)
+            snapshot = self._blind(Code.CYCLE_FAILED, sentence, store_up=True)
         self._last = self._watch(snapshot)
         return self._last
 
@@ -267,7 +269,7 @@ class Pool:
     def _problem(self, known: Known) -> Verdict | None:
         """What no load can outweigh: ranks of another shape, ranks whose weights are in doubt, frames that are all refused."""
         ranks = known.ranks
-        if (untrusted := self._trust.judge(known.health, ranks)) is not None:
+        if (untrusted := self._trust.judge(known.health, ranks, known.desired)) is not None:
             return untrusted
         if (unfit := self._membership.problem(ranks)) is not None:
             return unfit

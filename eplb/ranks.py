@@ -95,6 +95,15 @@ class LiveRanks:
         return max((record.term_seen for record in self.records.values()), default=0)
 
     @property
+    def damage(self) -> str:
+        """Which rank's record cannot be read, and why; "" = all can."""
+        if not self.damaged:
+            return ""
+        rank, reason = min(self.damaged.items())
+        more = f" (and {len(self.damaged) - 1} more)" if len(self.damaged) > 1 else ""
+        return f"the live record of rank {rank}{more} is refused: {reason}"
+
+    @property
     def experts_lost(self) -> str:
         """Why this life cannot serve, when an expert is lost; else ""."""
         told = {

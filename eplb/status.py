@@ -63,7 +63,7 @@ def read_status(store: Store, facts: PoolFacts) -> dict[str, Any]:
         "map_version": ranks.map_version,
         "live_digest": f"{ranks.live_digest:016x}" if ranks.live_digest else None,
         "live_maps_agree": ranks.agree,
-        "problem": _problem(ranks, desired.damaged, unreadable=bool(last) and decision is None),
+        "problems": _problems(ranks, desired.damaged, unreadable=bool(last) and decision is None),
         "decision": decision,
         "decision_age_s": None if decision is None else (store.time_ms() - decision["time_ms"]) / 1000.0,
     }
@@ -93,7 +93,7 @@ def status_text(facts: dict[str, Any]) -> str:
         f"ranks reporting {facts['ranks_reporting']} of {facts['ranks_expected']} ({states}), {agree}",
         *_rank_lines(facts),
         f"map_version {facts['map_version']}   live digest {digest}   on offer: {offer}",
-        *([f"PROBLEM: {facts['problem']}"] if facts["problem"] else []),
+        *(f"PROBLEM: {problem}" for problem in facts["problems"]),
         _last_decision(facts),
     ]
     return "\n".join(map(_shown, lines))
@@ -159,12 +159,9 @@ def _rank_lines(facts: dict[str, Any]) -> Iterator[str]:
         yield f"  and {len(told) - MOST_LINES} more ranks (--json shows all)"
 
 
-def _problem(ranks: LiveRanks, damaged: tuple[str, ...], *, unreadable: bool) -> str:
-    if ranks.mismatch or ranks.damaged:
-        return ranks.mismatch or next(iter(ranks.damaged.values()))
-    if damaged:
-        return f"of what the store asks for, {', '.join(damaged)} cannot be read"
-    return UNREADABLE if unreadable else ""
+def _problems(ranks: LiveRanks, damaged: tuple[str, ...], *, unreadable: bool) -> list[str]:
+    desired = f"of what the daemon asked for, {', '.join(damaged)} cannot be read" if damaged else ""
+    return list(filter(None, (ranks.mismatch, ranks.damage, desired, UNREADABLE if unreadable else "")))
 
 
 def _last_decision(facts: dict[str, Any]) -> str:

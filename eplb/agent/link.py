@@ -131,7 +131,14 @@ class StoreLink:
         self._dirty = False
         self._written_s = float("-inf")
         self._thread: threading.Thread | None = None
-        self.stats: dict[str, int] = {"polls": 0, "records": 0, "errors": 0, "oversize": 0, "bad_term": 0}
+        self.stats: dict[str, int] = {
+            "polls": 0,
+            "records": 0,
+            "errors": 0,
+            "oversize": 0,
+            "bad_term": 0,
+            "bad_keys": 0,
+        }
         self.last_error = ""
 
     def start(self) -> None:
@@ -172,8 +179,8 @@ class StoreLink:
         failures = 0
         while not self._stopping:
             self._wake.clear()
+            self._refresh_keys()
             try:
-                RING.refresh()
                 self._poll()
                 self._write()
                 failures = 0
@@ -185,6 +192,14 @@ class StoreLink:
                 continue
             self._wake.wait(self._poll_s if self._first else self._heartbeat_s)
         self._finish()
+
+    def _refresh_keys(self) -> None:
+        try:
+            RING.refresh()
+        except ConfigError as error:
+            # A file that is bad for a moment must not stop the polls: the keys stay as they were.
+            self.stats["bad_keys"] += 1
+            self.last_error = str(error)
 
     def _rest(self, pause_s: float) -> None:
         # A record that waits must not cut the pause short, or a dead store would be asked at the rate of the forwards.

@@ -237,6 +237,20 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def make_folder(folder: Path, setting: str) -> None:
+    """Make a folder that ``setting`` names, unless it is there.
+
+    Raises:
+        FileError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"{folder}: cannot be made: {error.strerror}; set {setting} to a folder that can be written"
+        ) from error
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file in one stroke: a reader sees the old file or the whole new one.
 

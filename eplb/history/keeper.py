@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from eplb.errors import FileError, HistoryError
+from eplb.formats.files import make_folder
 from eplb.history.file import Held, read_history, write_history
 
 if TYPE_CHECKING:
@@ -59,9 +60,9 @@ class Keeper:
             return
         self._written_ms = now_ms
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent, "history.folder")
             write_history(self._path, held)
-        except (OSError, FileError) as error:
+        except FileError as error:
             self._log.warning(
                 "history_unwritten", reason=str(error), would_help="space, or another history.folder"
             )

@@ -120,11 +120,11 @@ class Store:
 
     def read_desired(self) -> dict[str, bytes]:
         """All fields of the desired map; ``term`` among them is the newest term."""
-        return {name.decode(): value for name, value in self._hash(desired_key(self.pool)).items()}
+        return _by_name(self._hash(desired_key(self.pool)))
 
     def read_control(self) -> dict[str, bytes]:
         """All operator switches."""
-        return {name.decode(): value for name, value in self._hash(control_key(self.pool)).items()}
+        return _by_name(self._hash(control_key(self.pool)))
 
     def read_live(self) -> dict[int, bytes]:
         """Live records by rank, as the ranks wrote them; fields that are not a rank are left out."""
@@ -315,6 +315,11 @@ def store_errors(url: str) -> Generator[None]:
         ) from error
     except RedisError as error:
         raise StoreError(f"store {masked_url(url)}: {error}; {refusal_advice(error)}") from error
+
+
+def _by_name(found: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    # A name that is no text is none of ours, and must not keep the others from being read.
+    return {name.decode(errors="replace"): value for name, value in found.items()}
 
 
 def _place(entry_id: bytes) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from agent_crew import FACTS, offer, rotated, start_map
 from collectors.keys import desired_key, live_key
 from eplb.agent.header import MAX_OFFER_BYTES
 from eplb.agent.link import StoreLink
+from eplb.agent.signing import RING, MapKeys
 from eplb.agent.wire import LiveRecord, decode_live, encode_offer
 from eplb.errors import ConfigError
 
@@ -39,6 +40,26 @@ def started():
     yield start
     for link in links:
         link.stop()
+
+
+def test_a_key_file_that_turns_bad_stops_neither_polls_nor_records(embedded_store_url, started, tmp_path):
+    """It is written anew while keys are replaced, or was deleted by mistake: the keys stay as they were, and the reason is kept."""
+    path = tmp_path / "map.key"
+    path.write_text("ab" * 32)
+    path.chmod(0o600)
+    with RING.using(MapKeys()):
+        RING.use(path)
+        link = started(embedded_store_url, 0, poll_s=0.05, heartbeat_s=0.1)
+        link.publish(RECORD, changed=True)
+        path.write_text("half a ke")
+        wait_until(lambda: link.stats["bad_keys"])
+        polls, records = link.stats["polls"], link.stats["records"]
+        wait_until(lambda: link.stats["polls"] > polls + 1 and link.stats["records"] > records + 1)
+        assert "is not hex" in link.last_error
+        path.unlink()
+        wait_until(lambda: "cannot be read" in link.last_error)
+        polls = link.stats["polls"]
+        wait_until(lambda: link.stats["polls"] > polls + 1)
 
 
 @pytest.mark.redis

@@ -7,6 +7,7 @@ import pytest
 from agent_crew import FACTS, SIZES, expert_bytes, offer
 from life_crew import Checkpoint, LifeCrew
 
+from collectors.facts import PoolFacts
 from eplb.agent.memory import own_slots
 from eplb.agent.reload import reload_model
 from eplb.errors import ExpertLost, MigrationError
@@ -27,11 +28,11 @@ def swap(rows, first, second):
     return after
 
 
-def reload_everywhere(crew, saved, **given):
+def reload_everywhere(crew, saved, loaders=None, **given):
     """What each rank got, and each rank's error."""
     found = {}
     members = tuple(crew.agents)
-    loaders = {rank: Checkpoint(saved=saved, **given) for rank in members}
+    loaders = loaders or {rank: Checkpoint(saved=saved, **given) for rank in members}
 
     def load(rank):
         found[rank] = reload_model(
@@ -69,6 +70,19 @@ def test_mig_09_slots_hold_what_the_live_map_says_and_a_pending_transfer_writes_
     for layer in range(FACTS.layers):
         assert first_bytes(crew, layer) == [11 * (expert + 1) for expert in moved[layer].tolist()]
     assert {made.run_id for made in found.values()} == {78}
+
+
+def test_mig_08_a_rank_loads_what_its_slots_hold_redundant_copies_too():
+    """MIG-08: the second of two ranks, slots 5, 6, 7, 0, 1, needs experts 0, 1, 5, 6, 7; no slot stays as it was."""
+    facts = PoolFacts("p", ranks=2, nodes=1, slots_per_rank=5, experts=8, top_k=2, model_layers=(3,))
+    crew, loaders = LifeCrew(facts), {rank: Checkpoint(saved=newer) for rank in range(2)}
+    _, errors = reload_everywhere(crew, newer, loaders)
+    assert errors == {}
+    assert sorted({expert for _, expert in loaders[1].loads}) == [0, 1, 5, 6, 7]
+    for rank, memory in crew.memories.items():
+        for slot in own_slots(facts, rank):
+            for name, tensor in memory.tensors(0, slot).items():
+                assert np.array_equal(tensor, newer(0, slot % 8, name))
 
 
 def test_the_new_table_is_of_the_new_model_and_the_same_on_all_ranks():

@@ -174,7 +174,7 @@ def test_a_source_on_the_same_node_comes_first_and_load_is_spread_over_equal_hol
     assert len({rank_of(one_node, c.source) for c in both}) == 2
 
 
-def test_MIG_08_PLN_03_a_kept_expert_keeps_its_slot_and_moves_nothing():  # noqa: N802
+def test_a_kept_expert_keeps_its_slot_and_moves_nothing():
     rows = start_map()
     assert all_copies(FACTS, rows, rows) == ()
 

@@ -111,10 +111,13 @@ def test_a_record_that_is_no_decision_is_said_and_ends_nothing(store, raw):
     assert UNREADABLE in shown(store)
 
 
-def test_a_damaged_desired_map_is_named(store):
-    """It counts as absent, and a person must know that it is not."""
+def test_all_that_cannot_be_read_is_named(store):
+    """It counts as absent, and a person must know that it is not; one problem does not hide another."""
     store.redis.hset(f"eplb:{{{FACTS.pool}}}:desired", mapping={"term": "many", "map": "x", "offer": "y"})
-    assert "term, map, offer cannot be read" in shown(store)
+    store.redis.hset(f"eplb:{{{FACTS.pool}}}:live", "2", "z")
+    text = shown(store)
+    assert "PROBLEM: of what the daemon asked for, term, map, offer cannot be read" in text
+    assert "PROBLEM: the live record of rank 2 is refused" in text
 
 
 def test_control_characters_do_not_reach_the_terminal(store):

@@ -109,6 +109,16 @@ def test_live_records_are_keyed_by_rank(store):
     assert store.read_live() == {0: b"a", 17: b"b"}
 
 
+def test_a_field_whose_name_is_no_text_hides_no_other(store):
+    """Anybody with the daemon's password can write one; `eplb pause` and every cycle read these hashes."""
+    store.redis.hset("eplb:{p}:desired", mapping={b"\xff": b"1", b"term": b"4"})
+    store.redis.hset("eplb:{p}:control", mapping={b"\xfe": b"1", b"paused": b"1"})
+    store.redis.hset(live_key("p"), mapping={b"\xfd": b"1", b"3": b"r"})
+    assert store.read_desired()["term"] == b"4"
+    assert store.read_control()["paused"] == b"1"
+    assert store.read_live() == {3: b"r"}
+
+
 def test_pools_do_not_see_each_other(store, store_url):
     """Everything is keyed by pool."""
     store.write_desired(1, {"map": b"p"})

@@ -2,10 +2,13 @@
 
 import pytest
 import redis
+import structlog
 from pool_world import FACTS, config, make_pool, serve
 from redis.exceptions import NoPermissionError
 
+from eplb.agent.wire import LiveRecord, encode_live
 from eplb.decisions import Code
+from eplb.migration import Desired
 from eplb.ranks import LiveRanks
 from eplb.store.client import Store
 from eplb.store.health import LOOK_S, HealthWatch, StoreHealth
@@ -93,3 +96,27 @@ def test_a_pool_in_mode_auto_moves_nothing_on_a_store_that_may_evict(store_url, 
             for name, value in before.items():
                 server.config_set(name, value)
     assert FACTS.pool == refused.pool
+
+
+def test_a_desired_map_that_cannot_be_read_is_said_once_and_when_it_is_over():
+    """It counts as absent, so that without this nobody would be told."""
+    with structlog.testing.capture_logs() as events:
+        trust = Trust("p", "auto")
+        for damaged in (("map", "offer"), ("map", "offer"), ()):
+            assert trust.judge(StoreHealth(), NO_RANKS, Desired(damaged=damaged)) is None
+    assert [event["event"] for event in events] == ["desired_not_read", "desired_not_read_well_again"]
+    assert events[0]["reason"] == "map, offer cannot be read and counts as absent"
+
+
+def test_a_refusal_of_an_offer_that_is_gone_is_no_news():
+    """A rank's last word stands until it has another, so a daemon that starts would complain of what nobody asks for any more."""
+    refused = LiveRecord(
+        FACTS.pool, 0, 0, 1, 0, 0, 1, "refused", "", (1,) * FACTS.layers, refusals=((0, "damaged_offer", "not signed"),)
+    )  # fmt: skip
+    ranks = LiveRanks.read({0: encode_live(refused)}, FACTS)
+    with structlog.testing.capture_logs() as events:
+        trust = Trust("p", "auto")
+        trust.judge(StoreHealth(), ranks, Desired())
+        assert events == []
+        trust.judge(StoreHealth(), ranks, Desired(damaged=("offer",)))
+    assert [event["event"] for event in events] == ["offer_not_read", "desired_not_read"]

@@ -20,6 +20,10 @@ from collectors.facts import (
 from collectors.frame import encode_frame
 from collectors.keys import FRAME_FIELD, load_key
 from collectors.recorder import Recorder
+from eplb.assess import assess
+from eplb.config import GateConfig
+from eplb.decisions import Code
+from eplb.gate import Rest, before_planning
 from eplb.store.client import Store
 from eplb.window import Window
 
@@ -64,7 +68,7 @@ def test_win_03_sums_and_sizes_are_exact_beyond_32_bits():
 
 
 def test_win_04_ranks_that_did_not_report_are_missing_and_not_zero():
-    """WIN-04: one rank of four gives no complete step, names ranks 1, 2, 3 and covers a quarter."""
+    """WIN-04: one rank of four gives no complete step, covers a quarter, and the gate plans nothing and names ranks 1, 2, 3."""
     facts = one_layer(4, 8, 2)
     window = Window(facts, Kind.ROUTED)
     counts = [[5, 3, 0, 0, 0, 0, 0, 0]]
@@ -74,6 +78,10 @@ def test_win_04_ranks_that_did_not_report_are_missing_and_not_zero():
     assert view.stale_ranks == (1, 2, 3)
     assert view.slices == 0
     assert view.newest_age_s is None
+    seen = assess(view, facts, live_digest=0, trigger_slices=3)
+    verdict = before_planning(GateConfig(mode="auto"), seen, time_ms=NOW, rest=Rest())
+    assert (verdict.passed, verdict.code) == (False, Code.LOW_COVERAGE)
+    assert verdict.sentence.endswith("missing: 1, 2, 3")
 
 
 @pytest.mark.redis
