@@ -54,6 +54,7 @@ class Planning:
         self._base: NDArray[np.int32] | None = None
         self._base_digest = 0
         self._plans: dict[str, Plan] = {}
+        self._back: Plan | None = None
         self._degraded = False
         self._load: NDArray[np.float64] | None = None
         self._links = Links.of(config.migration, None)
@@ -91,11 +92,12 @@ class Planning:
     def forget(self) -> None:
         """The plan is done, refused or another's."""
         self.plan, self._base, self._load, self._planned_on = None, None, None, None
-        self._plans = {}
+        self._plans, self._back = {}, None
 
     def choose(self, plan: PlanFacts | None) -> None:
-        """The plan that is to be moved or written down, of those that were made."""
-        self.plan = None if plan is None else self._plans.get(plan.plan_id)
+        """The plan that is to be moved or written down, of those that were made last."""
+        made = {**self._plans, **({} if self._back is None else {self._back.plan_id: self._back})}
+        self.plan = None if plan is None else made.get(plan.plan_id)
 
     def ask(self, view: WindowView, ranks: LiveRanks, gains: Gains, need: Need | None = None) -> None:
         """Ask for a plan from the live map, on the window and its history, judged by slices that the live map served.
@@ -215,7 +217,8 @@ class Planning:
             plan = self._plan_back(rows, target, shares, ranks.shares, now_ms)
         if plan is None:
             return None
-        self._plans[plan.plan_id] = plan
+        # One, not one a cycle: it is asked for again for as long as a failed read-back lasts.
+        self._back = plan
         return PlanFacts(
             plan_id=plan.plan_id,
             map_version=1 + ranks.map_version,

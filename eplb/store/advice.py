@@ -16,6 +16,7 @@ _ADVICE = (
     (("MasterDown", "MASTERDOWN"), "it is a replica that lost its primary: give the URL of the primary"),
     (("Moved", "Ask", "ClusterDown", "CLUSTERDOWN"), "it is one node of a cluster: give a single server, or a proxy before it"),
     (("MISCONF", "NoReplicas", "NOREPLICAS"), "it takes no writes until its own disk or replicas are well: see the server's log"),
+    (("WRONGTYPE",), "something else wrote under this pool's keys, eplb:{POOL}:*: delete that key, and give each its own user"),
     (("BUSY ",), "a script of somebody else runs on it: give the pool a store of its own"),
 )  # fmt: skip
 

@@ -1,5 +1,6 @@
 """What the solver is asked for in the cases where membership, and not balance, wants a plan."""
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +14,12 @@ from collectors.shares import even_shares
 from eplb.decisions import Code
 from eplb.evacuation import Need
 from eplb.gains import Departure, Gains
-from eplb.migration import Desired
+from eplb.migration import Desired, Plan
+from eplb.planner import PlanResult
 from eplb.planning import Planning
 from eplb.states import Answer
 from eplb.window import Window
+from placement import Placement
 
 LEFT = ((0, 1, 2), (1, 2, 3))
 GAINS = Gains().with_departure(Departure(995_000, LEFT))
@@ -45,6 +48,17 @@ class Waiting:
         self.busy = False
 
 
+class Answering(Waiting):
+    """A solver that swaps two experts of two ranks, at once."""
+
+    def poll(self):
+        target = self.request.current.copy()
+        target[:, [0, 3]] = target[:, [3, 0]]
+        shares = np.stack([even_shares(row) for row in target])
+        self.busy = False
+        return PlanResult(target, shares, 1.5, 1.1, 1.0, 8, 2, 0.1, ())
+
+
 @pytest.fixture
 def planning():
     pool = config().pools[0]
@@ -62,6 +76,10 @@ def with_shares(records, first_copy):
     digests = tuple(int(x) for x in layer_map_digests(FACTS.model_layers, rows, shares))
     told = {rank: replace(record, digests=digests) for rank, record in records.items()}
     return {**told, 0: replace(told[0], shares_rows=tuple(map(tuple, shares.tolist())))}
+
+
+def plans_alive():
+    return [thing for thing in gc.get_objects() if isinstance(thing, Plan)]
 
 
 def ask(planning, ranks, need):
@@ -101,3 +119,21 @@ def test_a_solve_ends_when_the_live_map_that_it_plans_from_is_gone(planning):
     assert not planning.solving
     assert planning._solver.warmed == 1, "the next request does not wait for imports"
     assert np.array_equal(ask(planning, after, NEEDS[0]).current, reduced())
+
+
+def test_pln_13_plans_that_were_used_are_let_go():
+    """PLN-13: after 200 plans, and 200 ways back that were looked at, the newest of each is alive and no other."""
+    pool = config().pools[0]
+    planning, ranks = Planning(pool.facts(), pool, Answering()), read(records_of(77, ALL))
+    before = Placement(np.roll(ranks.rows, 3, axis=1))
+    known = plans_alive()
+    for cycle in range(200):
+        ask(planning, ranks, None)
+        made = planning.answer(ranks, Desired(), 1_000_000 + cycle, GAINS).plan
+        back = planning.roll_back(before, ranks, 1_000_000 + cycle)
+    assert len(plans_alive()) == len(known) + 2
+    for _ in range(3):
+        back = planning.roll_back(before, ranks, 1_000_500)
+    for facts in (made, back):
+        planning.choose(facts)
+        assert planning.plan.plan_id == facts.plan_id

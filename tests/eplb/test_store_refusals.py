@@ -59,6 +59,10 @@ def test_a_write_that_is_refused_says_what_to_do(store_url, fault, words):
         (OutOfMemoryError("command not allowed"), "raise maxmemory"),
         (MovedError("3999 127.0.0.1:6381"), "one node of a cluster"),
         (ResponseError("MISCONF Redis is configured to save RDB snapshots"), "the server's log"),
+        (
+            ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
+            "delete that key",
+        ),
         (ResponseError("unknown command 'XADD'"), "Redis 6.2 or later"),
     ],
 )
