@@ -33,11 +33,13 @@ class Journal:
         self._refused = False
         self._fault = ""
 
-    def fault(self, sentence: str) -> None:
-        """The traceback of an error that nobody foresaw and that is being handled: once, however many cycles it lasts."""
+    def fault(self, error: Exception) -> str:
+        """An error that nobody foresaw, as a sentence; its traceback is logged once, however many cycles it lasts."""
+        sentence = f"{type(error).__name__}: {error}"
         if sentence != self._fault:
             self._log.exception("cycle_failed")
         self._fault = sentence
+        return sentence
 
     def well(self) -> None:
         """A cycle came to its end, so that the next fault is news."""

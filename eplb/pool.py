@@ -114,9 +114,7 @@ class Pool:
             snapshot = self._blind(Code.CYCLE_FAILED, str(error), store_up=True)
         except Exception as error:  # noqa: BLE001 - logged with its traceback
             # One pool's fault must not end the others' loop.
-            sentence = f"{type(error).__name__}: {error}"
-            self._journal.fault(sentence)
-            snapshot = self._blind(Code.CYCLE_FAILED, sentence, store_up=True)
+            snapshot = self._blind(Code.CYCLE_FAILED, self._journal.fault(error), store_up=True)
         self._last = self._watch(snapshot)
         return self._last
 
@@ -124,7 +122,7 @@ class Pool:
         now_ms = self.store.time_ms()
         ranks = LiveRanks.read(self.store.read_live(), self.facts)
         self._lead(ranks)
-        self._read_frames(ranks)
+        self._read_frames(ranks, now_ms)
         desired = read_desired(self.store.read_desired())
         desired = replace(desired, map_version=max(desired.map_version, self._memory.map_version))
         known = Known(
@@ -195,7 +193,7 @@ class Pool:
             self._follow_up.leave()
         return kept or (term is not None and self._state.name is Name.STANDBY)
 
-    def _read_frames(self, ranks: LiveRanks) -> None:
+    def _read_frames(self, ranks: LiveRanks, now_ms: int) -> None:
         rows, digests = ranks.rows, ranks.layer_digests
         self._membership.observe(ranks, self._window, self._planning, self._follow_up)
         if rows is not None and digests is not None and ranks.live_digest != self._known_digest:
@@ -207,14 +205,13 @@ class Pool:
         nodes = range(self.facts.nodes)
         while entries := self.store.tail_load(nodes):
             for time_ms, node, payload in entries:
-                self._window.ingest(time_ms, node, payload)
+                # A stream's ids never fall, so that one from the future dates all that come after it.
+                self._window.ingest(min(time_ms, now_ms), node, payload)
         self._backlog_ms = self.store.backlog_ms(nodes)
         if self.store.key_losses != self._key_losses:
             self._key_losses = self.store.key_losses
             self._window.clear()
-            self._log.warning(
-                "window_cleared", reason="a stream vanished from the store or its ids fell back"
-            )
+            self._log.warning("window_cleared", reason="a stream vanished from the store, or its ids fell")
 
     # --- assess ---------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from eplb.journal import Journal
 def fail(journal, sentence):
     try:
         int(sentence)
-    except ValueError:
-        journal.fault(sentence)
+    except ValueError as error:
+        return journal.fault(error)
 
 
 def test_a_fault_has_its_traceback_once_however_many_cycles_it_lasts():
@@ -20,7 +20,8 @@ def test_a_fault_has_its_traceback_once_however_many_cycles_it_lasts():
         for sentence in ("a", "a", "a", "b"):
             fail(journal, sentence)
         journal.well()
-        fail(journal, "b")
+        told = fail(journal, "b")
+    assert told.startswith("ValueError: invalid literal")
     assert [event["event"] for event in events] == ["cycle_failed"] * 3
     assert all(event["exc_info"] for event in events)
 

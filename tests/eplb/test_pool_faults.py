@@ -168,6 +168,22 @@ def test_records_of_a_former_and_larger_group_do_not_block(store, tmp_path):
         pool.close()
 
 
+def test_an_entry_from_the_future_hides_no_other_rank(store, tmp_path):
+    """One leap of the store's clock, or one hand, dates a stream ahead for ever: what comes after it has that date and counts as now."""
+    with Ranks(store.url):
+        pool = make_pool(store.url, tmp_path, config("observe"))
+        try:
+            serve(pool, lambda s: s.coverage == 1.0)
+            (_, fields), *_ = store.redis.xrevrange(load_key("main", 1), count=1)
+            store.redis.xadd(load_key("main", 1), fields, id="9999999999999999-1")
+            frames = pool.cycle().counters["frames"]
+            last = serve(pool, lambda s: s.counters["frames"] > frames + 40)[-1]
+        finally:
+            pool.close()
+    assert (last.coverage, last.stale_ranks) == (1.0, ())
+    assert last.readings[0].slices > 0
+
+
 def test_terms_that_ranks_have_seen_are_passed_even_after_the_store_was_emptied(store, tmp_path):
     """A leader below what ranks have seen leads anew above it, or every offer would be refused."""
     pool = make_pool(store.url, tmp_path)
