@@ -12,6 +12,7 @@ import yaml
 
 from eplb.alert import HOLD_S
 from eplb.config import AlertConfig, GateConfig
+from eplb.decisions import Code
 from eplb.metrics import metric_names
 
 FOLDER = Path(__file__).parents[2] / "configs" / "prometheus"
@@ -100,3 +101,20 @@ def test_the_daemon_and_the_rule_judge_by_the_same_numbers():
     assert rule["for"] == f"{alert.for_s / 60:g}m"
     assert rule["keep_firing_for"] == f"{alert.keep_s / 60:g}m"
     assert f"> {alert.stale_after_s:g}\n" in stale["expr"]
+
+
+def test_whoever_is_woken_finds_each_word_in_the_pages_for_the_person_on_call():
+    """Every alert, every code of a decision and every event that the daemon logs."""
+    root = Path(__file__).parents[2]
+    pages = "".join(
+        (root / "docs" / f"{name}.md").read_text()
+        for name in ("operations", "gate", "lives", "security", "history")
+    )
+    told = re.compile(r'\.(?:info|warning|error|critical|exception|_tell)\(\s*"([a-z_]+)"')
+    events = {name for file in (root / "eplb").glob("*.py") for name in told.findall(file.read_text())}
+    events |= {
+        name for file in (root / "eplb" / "history").glob("*.py") for name in told.findall(file.read_text())
+    }
+    assert {"leading", "offer_not_read", "history_refused"} <= events
+    words = {*events, *map(str, Code), *ALERTS}
+    assert sorted(word for word in words if not re.search(rf"\b{word}\b", pages)) == []
