@@ -27,9 +27,10 @@ def dealt(step, shares):
     rng = np.random.default_rng(step)
     counts = np.zeros(ROWS.shape, dtype=np.int64)
     for layer, row in enumerate(ROWS):
-        for expert in rng.exponential(size=(TOKENS, 8)).argsort(axis=1)[:, :2].ravel():
+        picks = rng.exponential(size=(TOKENS, 8)).argsort(axis=1)[:, :2]
+        for expert, tokens in enumerate(np.bincount(picks.ravel(), minlength=8).tolist()):
             slots = np.flatnonzero(row == expert)
-            counts[layer, rng.choice(slots, p=shares[layer, slots])] += 1
+            counts[layer, slots] += rng.multinomial(tokens, shares[layer, slots])
     return counts
 
 
