@@ -108,7 +108,7 @@ class Store:
         Raises:
             StoreFenced: a newer term exists, or another one leads; nothing was written.
         """
-        self._write(desired_key(self.pool), term, fields)
+        self._write(desired_key(self.pool), self._under(term), fields)
 
     def write_control(self, fields: Mapping[str, bytes], term: int | None = None) -> None:
         """Set operator switches; ``term`` None = an operator's own hand, which holds under any leader.
@@ -116,7 +116,7 @@ class Store:
         Raises:
             StoreFenced: a newer term exists, or another one leads; nothing was written.
         """
-        self._write(control_key(self.pool), _ANY_TERM if term is None else term, fields)
+        self._write(control_key(self.pool), _ANY_TERM if term is None else self._under(term), fields)
 
     def read_desired(self) -> dict[str, bytes]:
         """All fields of the desired map; ``term`` among them is the newest term."""
@@ -143,6 +143,13 @@ class Store:
         pairs, large = found
         # An empty value is nothing under desired, and a damaged record under live: it is named without being fetched.
         return {**dict(zip(pairs[::2], pairs[1::2], strict=True)), **dict.fromkeys(large, b"")}
+
+    def _under(self, term: int) -> int:
+        if term < 0:
+            raise StoreError(
+                f"pool {self.pool!r}: term {term} is nobody's; acquire the lease, which gives one"
+            )
+        return term
 
     def _write(self, key: str, term: int, fields: Mapping[str, bytes]) -> None:
         if "term" in fields:

@@ -5,12 +5,25 @@ They use nothing beyond Redis 6.2, so that any Redis or Valkey runs them.
 
 from __future__ import annotations
 
-FENCED_WRITE = """
-local seen = tonumber(redis.call('HGET', KEYS[1], 'term') or '0')
+_READ = """
+local function seen_term(key)
+  local term = tonumber(redis.call('HGET', key, 'term') or '')
+  if term and term >= 0 and term < 9007199254740992 and term % 1 == 0 then return term end
+  return 0
+end
+local function holder(key)
+  return string.match(redis.call('GET', key) or '', '^(%d+):(.+)$')
+end
+"""
+"""What other hands may have spoiled: a term that is no whole number below 2^53 counts as none, a lease that is not ``term:owner`` as free."""
+
+FENCED_WRITE = (
+    _READ
+    + """
+local seen = seen_term(KEYS[1])
 local term = tonumber(ARGV[1])
 if term >= 0 then
-  local held = redis.call('GET', KEYS[3])
-  local leads = held and tonumber(string.match(held, '^%d+') or '') or term
+  local leads = tonumber(holder(KEYS[3]) or ARGV[1])
   if term < seen or term ~= leads then return math.max(seen, leads) end
 end
 if term > seen then redis.call('HSET', KEYS[1], 'term', ARGV[1]) end
@@ -22,6 +35,7 @@ while first <= #ARGV do
 end
 return -1
 """
+)
 """Write fields of a hash under a term.
 
 KEYS: 1 desired (its field ``term`` is the fence), 2 the hash to write, 3 lease. ARGV: 1 the writer's term, or -1 for an
@@ -53,18 +67,17 @@ its keys, and the daemon may not write ``live``; 2 most fields, 3 most bytes of 
 of fields that are too large; or the number of fields, where they are too many and none is read.
 """
 
-LEASE_ACQUIRE = """
-local held = redis.call('GET', KEYS[1])
-if held then
-  local mark = string.find(held, ':', 1, true)
-  if string.sub(held, mark + 1) ~= ARGV[1] then return 0 end
-end
-local seen = tonumber(redis.call('HGET', KEYS[2], 'term') or '0')
-local term = string.format('%d', math.max(seen, tonumber(ARGV[3])) + 1)
+LEASE_ACQUIRE = (
+    _READ
+    + """
+local _, owner = holder(KEYS[1])
+if owner and owner ~= ARGV[1] then return 0 end
+local term = string.format('%d', math.max(seen_term(KEYS[2]), tonumber(ARGV[3])) + 1)
 redis.call('SET', KEYS[1], term .. ':' .. ARGV[1], 'PX', ARGV[2])
 redis.call('HSET', KEYS[2], 'term', term)
 return tonumber(term)
 """
+)
 """Take the lease if nobody else holds it, and raise the fence at once.
 
 KEYS: 1 lease, 2 desired. ARGV: 1 owner, 2 time to live in ms, 3 floor of the term. Returns the new term, 0 = held by another.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collectors.keys import desired_key, lease_key
-from eplb.errors import ConfigError, StoreFenced
+from eplb.errors import ConfigError, StoreError, StoreFenced
 from eplb.protocol import ALL_GUARDS, may_lead, may_write, next_term
 from eplb.store.client import Store
 from eplb.store.lease import Lease
@@ -103,6 +103,33 @@ def test_a_leader_that_slept_through_the_loss_of_all_keys_cannot_write_beside_th
     store.write_desired(new.term, {"map": b"new"})
     assert store.read_desired()["map"] == b"new"
     assert store.read_desired()["term"] == b"1"
+
+
+@pytest.mark.parametrize(
+    "term", ["1e300", "-1e300", "nan", "inf", "many", "", "-5", "1.5", str(1 << 53), "9" * 400]
+)
+def test_a_spoiled_fence_locks_nobody_out_and_lets_nobody_lead_without_one(store, term):
+    """A term that no store has granted counts as none; the next leader's is sound and above what ranks have seen."""
+    store.redis.hset(desired_key("p"), "term", term)
+    holder = lease(store, "a")
+    assert holder.acquire(floor=6) == 7
+    store.write_desired(7, {"map": b"new"})
+    assert store.read_desired()["term"] == b"7"
+
+
+@pytest.mark.parametrize("held", ["", ":", "5:", "many", "nobody:a", "5"])
+def test_a_lease_that_nobody_took_is_free(store, held):
+    store.redis.set(lease_key("p"), held)
+    store.write_desired(3, {"map": b"new"})
+    assert lease(store, "a").acquire() == 4
+
+
+def test_a_daemon_writes_under_a_term_only(store):
+    """A negative one is an operator's hand, which no daemon may borrow."""
+    for write in (store.write_desired, lambda term, fields: store.write_control(fields, term)):
+        with pytest.raises(StoreError, match="term -1 is nobody"):
+            write(-1, {"map": b"new"})
+    assert store.redis.hlen(desired_key("p")) == 0
 
 
 def test_a_lost_lease_is_not_prolonged(store):
