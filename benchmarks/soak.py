@@ -2,9 +2,10 @@
 
 Rerun:  python benchmarks/soak.py [--minutes 30] [--seed 0] [--readings FILE]
 
-Every ten seconds: resident memory (proportional set size), open files and threads of each process, and of the store its
-memory, connections and the bytes of the pool's streams. Memory counts as flat when the median of the last quarter is at most
-2 MB and 5 % above that of the second quarter; the first quarter is the warm-up (window, caches, solver). Files, threads and
+Every ten seconds: anonymous memory (all that a process has asked for; what it shares with the server that it was forked from counts
+in full, so that pages which part over time are no growth, and what others map is not in it), open files and threads of each process, and of the store its
+memory, connections and the bytes of the pool's streams. Memory counts as flat when the least of the last quarter, what stays between two solves, is at
+most 2 MB or 5 % above that of the second quarter; the first quarter is the warm-up (window, caches, solver). Files, threads and
 connections may not be more in the last quarter's maximum than in the second's. The decision log fills up to its 10,000 records,
 so its memory is left out and its length held against that. Exit status 1 when something grew.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -58,7 +58,7 @@ class Readings:
 
     @property
     def before(self) -> float:
-        """Of the second quarter: the maximum of a count, the median of a memory."""
+        """Of the second quarter: the maximum of a count, the least of a memory."""
         return self._of(1)
 
     @property
@@ -68,7 +68,7 @@ class Readings:
 
     def _of(self, quarter: int) -> float:
         part = self._part(quarter)
-        return max(part) if self.exact else statistics.median(part)
+        return max(part) if self.exact else min(part)
 
     @property
     def grew(self) -> bool:
@@ -93,10 +93,12 @@ class Book:
         """Memory in MB, files and threads of one process."""
         with suppress(OSError, ValueError):
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            pss_kb = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+            own_kb = next(
+                int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Anonymous:")
+            )
             files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
             threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
-            self.add(f"{name} memory MB", pss_kb / 1e3, exact=False)
+            self.add(f"{name} memory MB", own_kb / 1e3, exact=False)
             self.add(f"{name} files", files, exact=True)
             self.add(f"{name} threads", threads, exact=True)
 
