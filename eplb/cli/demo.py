@@ -98,7 +98,7 @@ def demo(
     try:
         run.run()
     finally:
-        if run.served:
+        if run.served or as_json:  # a reader of JSON gets an object, whatever the run came to
             _print(run.report(), as_json=as_json)
     if run.finding is not None:
         raise FaultFound(f"{run.finding.word}: {run.finding.sentence}")

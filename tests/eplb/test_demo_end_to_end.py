@@ -115,9 +115,9 @@ def test_no_process_outlives_the_demo(ending, tmp_path):
 
 
 def test_a_run_that_gets_too_little_time_says_what_it_reached():
-    """The error names the stage and the daemon's last decision; the report shows what was read."""
-    short = demo("--seconds", "6", "--ranks", "2", "--trace", "synthetic", "--json")
+    """The error names the stage and the daemon's last decision; JSON comes all the same, even where no step was served."""
+    short = demo("--seconds", "1", "--ranks", "2", "--trace", "synthetic", "--json")
     assert short.returncode == 1
-    assert "error: --seconds 6 ended" in short.stderr
+    assert "error: --seconds 1 ended" in short.stderr
     assert "last decision" in short.stderr
     assert json.loads(short.stdout)["finished"] is False

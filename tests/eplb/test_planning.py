@@ -80,7 +80,7 @@ def with_shares(records, first_copy):
 
 def plans_alive():
     gc.collect()  # beside many other tests the collector comes seldom by itself
-    return [thing for thing in gc.get_objects() if isinstance(thing, Plan)]
+    return [thing for thing in gc.get_objects() if type(thing) is Plan]
 
 
 def ask(planning, ranks, need):
