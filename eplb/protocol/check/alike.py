@@ -122,14 +122,14 @@ class Alike:
     def _rank_of(self, number: int, key: int, group_key: int, view_key: int) -> int:
         view, group = self._parts.part(View, view_key), self._parts.part(Group, group_key)
         rank = self._ranks.plain(self._parts.part(Rank, key), number, group)
-        if rank.state is RankState.REFUSED and not view.allows(rank.about):
+        if rank.state is RankState.REFUSED and not view.may_be_stored(rank.about):
             rank = rank._replace(state=RankState.SERVING, about=None, codes=frozenset())
         served = rank.served
         if (
             not self._bounds.strays and self._bounds.profile is Profile.STAGED
         ):  # daemons claim the plan's targets only
             served = frozenset((layer, row) for layer, row in served if row == self._shape.target)
-        closed = frozenset(offer for offer in rank.closed if view.allows(offer))
+        closed = frozenset(offer for offer in rank.closed if view.may_be_asked(offer))
         return self._parts.key(rank._replace(closed=closed, served=served))
 
     def _all_lives(self, lives: Column, hearing: Column) -> Columns:

@@ -11,7 +11,7 @@ from eplb.protocol.check.lives import reforms
 from eplb.protocol.check.ranks import Ranks, crashed
 from eplb.protocol.check.sight import Sight
 from eplb.protocol.check.transfers import Transfers
-from eplb.protocol.check.world import KINDS, Cache, Control, Daemon, Left, Live, whole
+from eplb.protocol.check.world import KINDS, Cache, Control, Daemon, Left, Live, Record, whole
 from eplb.protocol.wave import Act
 
 if TYPE_CHECKING:
@@ -94,14 +94,17 @@ class Changes:
         if number != group.members[0] and not rank.skewed:
             yield _fault("skews", f"rank {number} counts other steps", {number: rank._replace(skewed=True)})
 
-    def report(self, number: int, rank: Rank, group: Group, live: Live, fence: int) -> Iterator[Change]:
-        """A rank reports; of its term only what is above the store's counts."""
+    def record(self, number: int, rank: Rank, group: Group, fence: int) -> Record | None:
+        """What a rank would report, None = nothing; of its term only what is above the store's counts."""
         if not rank.alive or number not in group.members:
-            return
+            return None
         record = self.ranks.record(rank, number, group)
-        if record.term <= fence:
-            record = record._replace(term=0)
-        if live.record != record:
+        return record._replace(term=0) if record.term <= fence else record
+
+    def report(self, number: int, told: Live, live: Live) -> Iterator[Change]:
+        """A rank reports; ``told`` its new record."""
+        record = told.record
+        if record is not None and live.record != record:
             yield Change(f"rank {number} reports", {self.layout.lives[number]: Live(record, live.record)})
 
     def again(self, number: int, live: Live) -> Iterator[Change]:

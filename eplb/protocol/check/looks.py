@@ -131,18 +131,20 @@ class Looks:
             )
 
     def _of_rank(self, changes: Changes, table: Table, number: int) -> Iterator[Family]:
-        live = self._layout.lives[number]
-        yield self._family(
-            table,
-            partial(changes.report, number),
-            (Rank, Group, Live, BITS),
-            lambda s: (
-                self._pool.part(number, s[POOL]),
-                self._pool.part(self._layout.group, s[POOL]),
-                self._lives.part(live, s[LIVES]),
-                self._fence.one(self._control(s)),
-            ),
-        )
+        live, group = self._layout.lives[number], self._layout.group
+
+        def told(rank: int, group: int, fence: int) -> int:
+            part = self._parts.part
+            return self._parts.key(Live(changes.record(number, part(Rank, rank), part(Group, group), fence)))
+
+        tells = Memo((BITS, BITS, BITS), 1, each(told))
+
+        def looks(states: States) -> Columns:
+            pool, fence = states[POOL], self._fence.one(self._control(states))
+            new = tells.one(self._pool.part(number, pool), self._pool.part(group, pool), fence)
+            return new, self._lives.part(live, states[LIVES])
+
+        yield self._family(table, partial(changes.report, number), (Live, Live), looks)
         yield self._family(
             table, partial(changes.again, number), (Live,), lambda s: (self._lives.part(live, s[LIVES]),)
         )

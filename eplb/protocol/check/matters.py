@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eplb.protocol.check.world import Cache, Control, Daemon, Live, Record
 from eplb.protocol.facts import RankState
+from eplb.protocol.lives import weights_in_doubt
 
 if TYPE_CHECKING:
     from eplb.protocol.check.world import Left, Offer
@@ -15,17 +16,25 @@ LOSSES, MESSAGES, STRAYS, PLANS = 1, 2, 4, 8
 
 
 class View(NamedTuple):
-    """Offers at hand, numbers of plans at hand, and the lowest term under which one of them can be made again."""
+    """Offers at hand, numbers of plans at hand, and the lowest term under which one of them can be made again.
 
-    offers: frozenset[Offer]
+    ``stored``: offers that are in the store or about to be written; ``read``: those that a cache has, or a stale read brings.
+    """
+
+    stored: frozenset[Offer]
+    read: frozenset[Offer]
     plans: frozenset[int]
     floor: int
 
-    def allows(self, offer: Offer | None) -> bool:
-        """Whether an offer can still come before ranks or into the store."""
+    def may_be_stored(self, offer: Offer | None) -> bool:
+        """Whether an offer can still be what daemons find in the store."""
         if offer is None:
             return False
-        return offer in self.offers or (offer.plan in self.plans and offer.term >= self.floor)
+        return offer in self.stored or (offer.plan in self.plans and offer.term >= self.floor)
+
+    def may_be_asked(self, offer: Offer) -> bool:
+        """Whether an offer can still come before ranks."""
+        return offer in self.read or self.may_be_stored(offer)
 
 
 class Hearing(NamedTuple):
@@ -60,10 +69,12 @@ def led(daemon: Daemon, number: int, control: Control, may_come: int) -> Daemon:
 def view(cache: Cache, control: Control, daemons: list[Daemon], may_come: int) -> View:
     """Offers and plans at hand."""
     writes = [daemon.write for daemon in daemons if daemon.write is not None]
-    offers = [cache.offer, control.offer, control.before.offer, *(write.offer for write in writes)]
+    stored = [control.offer, *(write.offer for write in writes)]
+    cached = [cache.offer, control.before.offer]
     plans = [control.plan, *(write.plan for write in writes)]
     return View(
-        frozenset(offer for offer in offers if offer is not None),
+        frozenset(offer for offer in stored if offer is not None),
+        frozenset(offer for offer in cached if offer is not None),
         frozenset(plan.number for plan in plans if plan is not None),
         0 if may_come & LOSSES else control.fence,
     )
@@ -92,7 +103,9 @@ def _heard(record: Record, hearing: Hearing) -> Record | None:
         return (
             Record(0, (-1,), RankState.SERVING, None, frozenset(), (), record.term) if record.term else None
         )
-    if record.about is None or record.state is RankState.STUCK or hearing.view.allows(record.about):
+    in_doubt = weights_in_doubt(record.state, record.codes)
+    stuck = record.state is RankState.STUCK
+    if in_doubt or (not stuck and (record.about is None or hearing.view.may_be_stored(record.about))):
         return record
     return record._replace(state=RankState.SERVING, about=None, codes=frozenset())
 

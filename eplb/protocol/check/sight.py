@@ -96,9 +96,9 @@ class Sight(NamedTuple):
         )
 
     def given_up(self) -> Offer | None:
-        """The offer, if a member is stuck, so that another plan may take its place."""
+        """The offer, if a member is stuck with weights in doubt, so that another plan may take its place."""
         present = [self.present[n] for n in self.members if n in self.present]
-        return self.control.offer if any(record.state is RankState.STUCK for record in present) else None
+        return self.control.offer if any(map(_in_doubt, present)) else None
 
     def rule_broken(self, act: Act) -> str:
         """The rule that an act breaks by what its daemon itself has read, "" = none."""
@@ -116,9 +116,9 @@ class Sight(NamedTuple):
 
     def _half_switched(self, present: list[Record]) -> bool:
         offer = self.control.offer
-        if offer is None or offer.flaw or any(record.state is RankState.STUCK for record in present):
+        if offer is None or offer.flaw or any(map(_in_doubt, present)):
             return False
-        return 0 < sum(record.digests[offer.layer] == offer.named for record in present) < len(self.members)
+        return 0 < sum(_switched(record, offer) for record in present) < len(self.members)
 
     def _whole(self, present: list[Record]) -> bool:
         offer, plan = self.control.offer, self.control.plan
@@ -129,11 +129,19 @@ class Sight(NamedTuple):
         )
 
 
+def _in_doubt(record: Record) -> bool:
+    return weights_in_doubt(record.state, record.codes)
+
+
 def _place(record: Record, offer: Offer) -> str:
-    found = record.digests[offer.layer]
-    before = found in (offer.base, *offer.bases)
-    if found == offer.named and (
-        not before or (record.about == offer and record.state is RankState.SWITCHED)
-    ):
+    if _switched(record, offer):
         return "target"
-    return "base" if before else "other"
+    return "base" if record.digests[offer.layer] in (offer.base, *offer.bases) else "other"
+
+
+def _switched(record: Record, offer: Offer) -> bool:
+    """Whether a rank serves what is asked for; a row that it may have served before tells nothing unless the rank says so."""
+    if record.digests[offer.layer] != offer.named:
+        return False
+    said = record.about == offer and record.state is RankState.SWITCHED
+    return said or offer.named not in (offer.base, *offer.bases)
