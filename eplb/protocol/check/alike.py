@@ -4,9 +4,12 @@ Each reduction keeps what can follow: a state and its representative allow the s
 
 * Daemons are alike. One without lease and without a write can only begin anew, as one that has just started.
 * Without messages to spend, nothing that was overwritten in the store is read again.
-* An answer to an offer, and a record about it, matter only while the offer can come: it is in the store, in a cache or about
-  to be written, or a plan that is there could make it again under a term that is still granted. A new life of the group forgets
-  the answers of the one before: whoever switches such an offer breaks the rule on offers of another life.
+* A rank's answer to an offer matters only while the offer can come: it is in the store, in a cache or about to be written, or a
+  plan that is there could make it again under a term that is still granted. A new life of the group forgets the answers of the
+  one before: whoever switches such an offer breaks the rule on offers of another life.
+* A record about an offer, and what a rank would report of it, matter only while daemons can find the offer in the store: what
+  only a cache still has, nobody writes again.
+* A rank that is stuck because its group is lost says nothing against its weights, so that daemons take it as one that serves.
 * A plan without an offer is never looked at: the next plan replaces it.
 * While nothing can be offered any more, daemons look at terms only.
 * A rank's term in the store matters only above the term that the store has granted; a term in the cache only above rank 0's.

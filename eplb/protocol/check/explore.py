@@ -83,8 +83,7 @@ class _Search:
         self.ways: list[_Way] = []
         self.alike: list[Column] = []
         self.ends: list[NDArray[np.bool_]] = []
-        self.sources: list[Column] = []
-        self.targets: list[Column] = []
+        self.edges: list[tuple[Column, Column]] = []
 
     def run(self, states_max: int) -> Result:
         begun_s = time.process_time()
@@ -130,8 +129,7 @@ class _Search:
         if self.progress:
             source = batch.alike[found.source]
             goes_on = found.free & (source != alike)
-            self.sources.append(source[goes_on])
-            self.targets.append(alike[goes_on])
+            self.edges.append((source[goes_on], alike[goes_on]))
         return self.steps.text(broken[first[0]]) if first.size else ""
 
     def _add(self, alike: Column, states: States, way: _Way, depth: int) -> None:
@@ -173,17 +171,18 @@ class _Search:
     def _distances(self) -> tuple[int, int]:
         """Steps from each state to an end on free steps, backwards from all ends: (the largest, a state without a way or -1)."""
         alike, ends = np.concatenate(self.alike), np.concatenate(self.ends)
-        sources, targets = np.concatenate(self.sources), np.concatenate(self.targets)
         seen = np.zeros(self.known.count, bool)
         seen[alike[ends]] = True
         distance = 0
         while True:
-            open_ = ~seen[sources]
-            sources, targets = sources[open_], targets[open_]
-            reached = sources[seen[targets]]
-            if not reached.size:
+            reached: list[Column] = []
+            for number, (sources, targets) in enumerate(self.edges):
+                open_ = ~seen[sources]
+                self.edges[number] = sources[open_], targets[open_]
+                reached.append(sources[open_ & seen[targets]])
+            if not any(map(len, reached)):
                 break
-            seen[reached] = True
+            seen[np.concatenate(reached)] = True
             distance += 1
         lost = np.flatnonzero(~seen[alike])
         return distance, int(lost[0]) if lost.size else -1

@@ -75,6 +75,7 @@ class Table:
     def __init__(self, blocks: Sequence[Block], parts: Parts, spent: frozenset[str]) -> None:
         self._blocks, self._parts, self._spent = blocks, parts, spent
         self.edits = [Edits(block, bits) for block, bits in zip(blocks, BLOCK_BITS, strict=True)]
+        self._block_of = [which for which, block in enumerate(blocks) for _ in block.places]
         self.columns: Column = np.empty((FREE + 1, 0), np.int32)
         self.texts: list[str] = []
         self.claims: list[Claim] = []
@@ -98,11 +99,10 @@ class Table:
         return _number(self._texts, self.texts, text)
 
     def _row(self, change: Change) -> list[int]:
-        keys = {place: self._parts.key(part) for place, part in change.parts.items()}
-        edits = [
-            edits.number({place: key for place, key in keys.items() if place in block.places})
-            for block, edits in zip(self._blocks, self.edits, strict=True)
-        ]
+        keys: list[dict[int, int]] = [{} for _ in self._blocks]
+        for place, part in change.parts.items():
+            keys[self._block_of[place]][place] = self._parts.key(part)
+        edits = [edits.number(new) for edits, new in zip(self.edits, keys, strict=True)]
         claim = NO_CLAIM if change.claim is None else _number(self._claims, self.claims, change.claim)
         spends = SPENDS.index(change.spends)
         return [*edits, self.text(change.name), self.text(change.wrong), claim, spends, int(change.free)]

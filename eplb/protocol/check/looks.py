@@ -74,7 +74,8 @@ class Looks:
         """Whether a daemon with the lease has a write to make."""
         holder = self._holder.one(self._lead.part(self._layout.control, lead))
         writes = self._writes.one(self._lead.part(self._layout.daemons[number], lead))
-        return np.logical_and(holder == number + 1, writes > 0)
+        found: NDArray[np.bool_] = (holder == number + 1) & (writes > 0)
+        return found
 
     def _decides(self, number: int, states: States) -> Columns:
         lead = states[LEAD]

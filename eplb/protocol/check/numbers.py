@@ -51,9 +51,10 @@ class Numbers:
 
     def _find(self, words: Words) -> Column:
         at = self._homes(words)
-        found = self._words[at]
-        numbers = np.where(found == words, self._numbers[at], np.int32(_FREE))
-        asked = np.flatnonzero((found != words) & (found != _FREE))
+        found, numbers = self._words[at], self._numbers[at]
+        asked = np.flatnonzero(found != words)
+        numbers[asked] = _FREE
+        asked = asked[found[asked] != _FREE]
         at = at[asked]
         while asked.size:
             at = (at + 1) & (len(self._words) - 1)
@@ -146,8 +147,8 @@ class Memo:
         """What the function gives for each row, [outputs, rows]."""
         numbers, fresh = self.rows.of(columns)
         if fresh.size:
-            made = np.asarray(self._make(*(column[fresh] for column in columns)), np.int32)
-            self._made = np.concatenate([self._made, made], axis=1)
+            more = np.asarray(self._make(*(column[fresh] for column in columns)), np.int32)
+            self._made = np.concatenate([self._made, more], axis=1)
         made: Column = self._made[:, numbers]
         return made
 

@@ -53,8 +53,13 @@ class Found(NamedTuple):
 
     def joined(self, others: Found) -> Found:
         """These and then others."""
-        pairs = zip(self, others, strict=True)
-        return Found(*(np.concatenate(pair, axis=-1) for pair in pairs))  # type: ignore[arg-type]
+        return Found(
+            np.concatenate([self.source, others.source]),
+            np.concatenate([self.states, others.states], axis=1),
+            np.concatenate([self.names, others.names], axis=1),
+            np.concatenate([self.free, others.free]),
+            np.concatenate([self.wrong, others.wrong]),
+        )
 
 
 class Steps:
@@ -141,14 +146,11 @@ class Steps:
         """Every step from some states; with ``waits``, only those that change the store or the daemon at that place."""
         source, change = self._changes_from(states)
         table = self._table
-        columns = table.columns[:, change]
-        less = self.budget.after[states[LEFT, source], columns[SPENDS_AT]]
+        less = self.budget.after[states[LEFT, source], table.columns[SPENDS_AT, change]]
         kept = less >= 0
         if waits is not None:
-            leads, control = table.edits[LEAD], np.full_like(less, self.layout.control)
-            stored = leads.changes(columns[LEAD], control) | (columns[LIVES] > 0)
-            kept &= stored | leads.changes(columns[LEAD], waits[source])
-        source, columns, less = source[kept], columns[:, kept], less[kept]
+            kept &= self._concerns(change, waits[source])
+        source, columns, less = source[kept], table.columns[:, change[kept]], less[kept]
         before = states[:, source]
         blocks = [edits.apply(before[which], columns[which]) for which, edits in enumerate(table.edits)]
         now = np.stack([*blocks, less])
@@ -157,6 +159,13 @@ class Steps:
         wrong[asked] = self._claims.one(claims[asked], before[POOL, asked])
         names = np.stack([columns[NAME], np.zeros_like(less)])
         return Found(source, self._alike_of(now), names, columns[FREE] > 0, wrong)
+
+    def _concerns(self, change: Places, place: Column) -> NDArray[np.bool_]:
+        """Whether a change is one of the store, or of the daemon at a place."""
+        leads, edits = self._table.edits[LEAD], self._table.columns[LEAD, change]
+        stored = leads.changes(edits, np.full_like(place, self.layout.control))
+        lives: NDArray[np.bool_] = self._table.columns[LIVES, change] > 0
+        return lives | stored | leads.changes(edits, place)
 
     def _changes_from(self, states: States) -> tuple[Places, Places]:
         """Changes by state, in the order of families: the state of each, and its place in the table."""
