@@ -104,6 +104,12 @@ def test_an_engine_that_moves_by_itself_keeps_the_rules_and_has_a_way_to_an_end(
     assert found.to_end <= 12
 
 
+def test_a_way_back_is_judged_by_the_reports_that_its_daemon_read_whatever_comes_after_them():
+    """An older record of the stuck rank lies in the store when the way back is written, or when it is taken off again."""
+    found = explore(Bounds(messages=1, writes=1, profile=Profile.DELEGATED), ALL_GUARDS)
+    assert (found.wrong, found.path, found.complete) == ("", (), True)
+
+
 def failed_slot(ranks, shape):
     """An engine is stuck with a slot that does not hold what is routed to it."""
     return any(
