@@ -82,7 +82,7 @@ def reached(bounds, guards, *, reduced):
         (Bounds(waves=1, daemons=1, losses=1), ""),
         (Bounds(waves=1, daemons=1, pauses=1), ""),
         (Bounds(waves=1, daemons=1, messages=2), ""),
-        (Bounds(waves=1, daemons=1, messages=1, crashes=1), ""),
+        (Bounds(waves=1, daemons=1, messages=1, pauses=1), ""),
         (Bounds(waves=1, daemons=1, writes=1), ""),
         (Bounds(waves=1, daemons=1, writes=1, profile=Profile.DELEGATED), ""),
         (Bounds(waves=1, daemons=1, messages=1), "still_wanted"),

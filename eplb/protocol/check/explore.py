@@ -112,24 +112,24 @@ class _Search:
         found = self.steps.after(batch.states)
         wrong = np.flatnonzero(found.wrong)
         if wrong.size:
-            found = found.take(slice(wrong[0] + 1))
+            found = found.take(np.arange(wrong[0] + 1))
         alike, new = self.known.add(found.states)
         if wrong.size and wrong[0] not in new[-1:]:
             new = np.append(new, wrong[0])
-        broken = self.steps.rules_broken(found.states[:, new])
+        broken = self.steps.rules_broken(np.take(found.states, new, axis=1))
         if wrong.size:
             broken[-1] = found.wrong[-1]
         first = np.flatnonzero(broken)[:1]
         if first.size:
             new = new[: first[0] + 1]
-            found, alike = found.take(slice(new[-1] + 1)), alike[: new[-1] + 1]
+            found, alike = found.take(np.arange(new[-1] + 1)), alike[: new[-1] + 1]
         self.count += len(found.source)
         way = _Way(batch.numbers[found.source[new]], found.names[:, new])
-        self._add(alike[new], found.states[:, new], way, depth)
+        self._add(alike[new], np.take(found.states, new, axis=1), way, depth)
         if self.progress:
-            source = batch.alike[found.source]
+            source = batch.alike.take(found.source)
             goes_on = found.free & (source != alike)
-            self.edges.append((source[goes_on], alike[goes_on]))
+            self.edges.append((np.compress(goes_on, source), np.compress(goes_on, alike)))
         return self.steps.text(broken[first[0]]) if first.size else ""
 
     def _add(self, alike: Column, states: States, way: _Way, depth: int) -> None:
@@ -178,8 +178,8 @@ class _Search:
             reached: list[Column] = []
             for number, (sources, targets) in enumerate(self.edges):
                 open_ = ~seen[sources]
-                self.edges[number] = sources[open_], targets[open_]
-                reached.append(sources[open_ & seen[targets]])
+                self.edges[number] = np.compress(open_, sources), np.compress(open_, targets)
+                reached.append(np.compress(open_ & seen[targets], sources))
             if not any(map(len, reached)):
                 break
             seen[np.concatenate(reached)] = True

@@ -52,7 +52,7 @@ class Edits:
     def apply(self, numbers: Column, edits: Column) -> Column:
         """The block's rows after edits."""
         after, changed = numbers.copy(), np.flatnonzero(edits)
-        after[changed] = self._applied.one(numbers[changed], edits[changed])
+        after[changed] = self._applied.one(numbers.take(changed), edits.take(changed))
         return after
 
     def changes(self, edits: Column, places: Column) -> NDArray[np.bool_]:
@@ -134,7 +134,7 @@ class Family:
             begins = self._table.add(self._make(*row) for row in rows)
             self._begins = np.append(self._begins, begins[:-1])
             self._counts = np.append(self._counts, np.diff(begins))
-        return self._begins[numbers], self._counts[numbers]
+        return self._begins.take(numbers), self._counts.take(numbers)
 
 
 def _number(known: dict[T, int], listed: list[T], item: T) -> int:

@@ -83,8 +83,8 @@ class Block:
     def part(self, place: int, numbers: Column) -> Column:
         """The keys at a place."""
         keys: Column = self._columns[place - self.places.start]
-        return keys[numbers]
+        return keys.take(numbers)
 
     def parts(self, numbers: Column) -> Column:
         """All keys, [places, rows]."""
-        return self._columns[:, numbers]
+        return np.take(self._columns, numbers, axis=1)

@@ -51,18 +51,18 @@ class Numbers:
 
     def _find(self, words: Words) -> Column:
         at = self._homes(words)
-        found, numbers = self._words[at], self._numbers[at]
+        found, numbers = self._words.take(at), self._numbers.take(at)
         asked = np.flatnonzero(found != words)
         numbers[asked] = _FREE
-        asked = asked[found[asked] != _FREE]
-        at = at[asked]
+        asked = np.compress(found.take(asked) != _FREE, asked)
+        at = at.take(asked)
         while asked.size:
             at = (at + 1) & (len(self._words) - 1)
-            found, wanted = self._words[at], words[asked]
-            here = found == wanted
-            numbers[asked[here]] = self._numbers[at[here]]
+            found = self._words.take(at)
+            here = found == words.take(asked)
+            numbers[np.compress(here, asked)] = self._numbers.take(np.compress(here, at))
             open_ = ~here & (found != _FREE)
-            asked, at = asked[open_], at[open_]
+            asked, at = np.compress(open_, asked), np.compress(open_, at)
         return numbers
 
     def _add(self, words: Words) -> None:
@@ -96,7 +96,7 @@ class _Dense:
         more = int(words.max(initial=-1)) + 1 - len(self._numbers)
         if more > 0:
             self._numbers = np.append(self._numbers, np.full(more + len(self._numbers), _FREE, np.int32))
-        numbers = self._numbers[words]
+        numbers = self._numbers.take(words)
         missing = np.flatnonzero(numbers < 0)
         if not missing.size:
             return numbers, missing
@@ -145,17 +145,20 @@ class Memo:
 
     def of(self, *columns: Column) -> Column:
         """What the function gives for each row, [outputs, rows]."""
+        numbers = self._numbers_of(columns)
+        return np.take(self._made, numbers, axis=1)
+
+    def one(self, *columns: Column) -> Column:
+        """The same for a function that gives one number."""
+        numbers = self._numbers_of(columns)
+        return np.take(self._made[0], numbers)
+
+    def _numbers_of(self, columns: Sequence[Column]) -> Column:
         numbers, fresh = self.rows.of(columns)
         if fresh.size:
             more = np.asarray(self._make(*(column[fresh] for column in columns)), np.int32)
             self._made = np.concatenate([self._made, more], axis=1)
-        made: Column = self._made[:, numbers]
-        return made
-
-    def one(self, *columns: Column) -> Column:
-        """The same for a function that gives one number."""
-        made: Column = self.of(*columns)[0]
-        return made
+        return numbers
 
 
 def each(make: Callable[..., int | Sequence[int]]) -> Callable[..., Columns]:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from eplb.protocol.check.numbers import Column, Columns, Places
     from eplb.protocol.check.world import Bounds
 
-    Choice = Places | NDArray[np.bool_] | slice
 
 FALSE_CLAIM = "took a wave for live that not all ranks have served"
 
@@ -41,14 +40,14 @@ class Found(NamedTuple):
     free: NDArray[np.bool_]
     wrong: Column
 
-    def take(self, which: Choice) -> Found:
+    def take(self, which: Places) -> Found:
         """Some of the steps."""
         return Found(
-            self.source[which],
-            self.states[:, which],
-            self.names[:, which],
-            self.free[which],
-            self.wrong[which],
+            self.source.take(which),
+            np.take(self.states, which, axis=1),
+            np.take(self.names, which, axis=1),
+            self.free.take(which),
+            self.wrong.take(which),
         )
 
     def joined(self, others: Found) -> Found:
@@ -128,8 +127,8 @@ class Steps:
         waiting = np.flatnonzero(waits)
         if not waiting.size:
             return found
-        then = self._after(found.states[:, waiting], waits[waiting])
-        then = then.take((then.wrong > 0) | (self._waits(then.states) == 0))
+        then = self._after(np.take(found.states, waiting, axis=1), waits[waiting])
+        then = then.take(np.flatnonzero((then.wrong > 0) | (self._waits(then.states) == 0)))
         first = waiting[then.source]
         both = Found(
             found.source[first],
@@ -150,8 +149,8 @@ class Steps:
         kept = less >= 0
         if waits is not None:
             kept &= self._concerns(change, waits[source])
-        source, columns, less = source[kept], table.columns[:, change[kept]], less[kept]
-        before = states[:, source]
+        source, change, less = (np.compress(kept, found) for found in (source, change, less))
+        columns, before = np.take(table.columns, change, axis=1), np.take(states, source, axis=1)
         blocks = [edits.apply(before[which], columns[which]) for which, edits in enumerate(table.edits)]
         now = np.stack([*blocks, less])
         wrong, claims = columns[WRONG], columns[CLAIM]
@@ -173,8 +172,8 @@ class Steps:
         begins = np.array([begin for begin, _ in found]).T.ravel()
         counts = np.array([count for _, count in found]).T.ravel()
         runs = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(len(runs)) - (np.cumsum(counts) - counts)[runs]
-        return runs // len(found), begins[runs] + within
+        first = begins - (np.cumsum(counts) - counts)
+        return runs // len(found), first.take(runs) + np.arange(len(runs))
 
     def _alike_of(self, states: States) -> States:
         return states if self._alike is None else self._alike.of(states)
@@ -184,7 +183,7 @@ class Steps:
         waits = np.zeros(states.shape[1], np.int32)
         for number, place in enumerate(self.layout.daemons if self._alike is not None else ()):
             asked = np.flatnonzero((waits == 0) & self._looks.holds_to_write(states[LEAD], number))
-            waits[asked] = place * self._decided[number](states[:, asked])
+            waits[asked] = place * self._decided[number](np.take(states, asked, axis=1))
         return waits
 
     # What is worked out once.
