@@ -1,7 +1,7 @@
 """The migration protocol as transition tables: what agent and daemon decide, without any I/O.
 
 The running agent (``eplb.agent``) and the daemon (``eplb.migration``) execute these functions, and the model check
-(``python -m eplb.protocol.check``) walks them through every interleaving. Needs nothing but the standard library.
+(``python -m eplb.protocol.check``, on numpy) walks them through every interleaving. Needs nothing but the standard library.
 """
 
 from eplb.protocol.facts import Arrived, Asked, Known, Profile, RankState

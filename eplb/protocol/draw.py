@@ -23,8 +23,9 @@ page is not what the command prints. Words are those of [ARCHITECTURE.md](../ARC
 A rank and a daemon decide by looking a row up. A row names the guards that must hold; the first that does not gives the
 refusal that is reported. `python -m eplb.protocol.check --controls` walks through every interleaving of ranks, daemons, store
 and faults within its bounds on these same functions, then takes each guard away in turn and shows the rule that breaks
-without it. `--ranks`, `--faults` and `--profile` choose the bounds; `--main` keeps to crashes, a lost store and messages. States that
-differ in nothing which can still matter count as one; a test holds the check with these reductions against one without them.
+without it. `--ranks`, `--faults` and `--profile` choose the bounds; `--main` keeps to crashes, a lost store and messages: `--main
+--faults 5` walks through two crashes, a lost store and two messages in one run. States that differ in nothing which can still matter
+count as one; a test holds the check with these reductions against one without them.
 """
 _PROFILES = {
     Profile.STAGED: (

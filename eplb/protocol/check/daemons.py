@@ -5,28 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from eplb.protocol.check.sight import Sight
-from eplb.protocol.check.world import Cache, Daemon, Offer, Plan, Store, Write
-from eplb.protocol.facts import Profile, RankState
+from eplb.protocol.check.world import Cache, Control, Daemon, Offer, Plan, Write
+from eplb.protocol.facts import Profile
 from eplb.protocol.leader import may_lead, may_write, next_term
 from eplb.protocol.wave import DUE, Act, WaveState, decide_act, observe_wave
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from eplb.protocol.check.sight import Sight
     from eplb.protocol.check.world import Bounds, Left, Record, Row, Shape
 
 
 class Turn(NamedTuple):
     """What one step of a daemon leads to.
 
-    ``due`` False: nothing asked for it, it is an operator's or another policy's. ``claim`` (run, layer, row) that it takes for
-    served by all members. ``wrong`` the rule that it broke, "" = none; ``left`` what may still come, None = as before.
+    ``control`` what the store holds then, None = as before. ``due`` False: nothing asked for it, it is an operator's or another
+    policy's. ``claim`` (run, layer, row) that it takes for served by all members. ``wrong`` the rule that it broke, "" = none;
+    ``left`` what may still come, None = as before.
     """
 
     name: str
     daemon: Daemon
-    store: Store
+    control: Control | None = None
     due: bool = True
     claim: tuple[int, int, Row] | None = None
     wrong: str = ""
@@ -43,39 +44,36 @@ class Daemons:
 
     # Leadership.
 
-    def acquire(self, daemon: Daemon, store: Store, number: int) -> Iterator[Turn]:
-        """Ask for the lease; the term is above the store's and above what ranks report."""
+    def acquire(self, daemon: Daemon, control: Control, number: int, floor: int) -> Iterator[Turn]:
+        """Ask for the lease; the term is above the store's and above ``floor``, the highest that ranks report."""
         if daemon.term or daemon.write is not None:
             return
-        if may_lead(number + 1, store.holder, guards=self.guards) is not None:
+        if may_lead(number + 1, control.holder, guards=self.guards) is not None:
             return
-        floor = max((record.term for record in store.records if record is not None), default=0)
-        term = next_term(store.fence, floor)
-        wrong = "" if store.holder in (0, number + 1) else "deposed a leader in good standing"
-        yield Turn(
-            "lead", daemon._replace(term=term), store._replace(fence=term, holder=number + 1), wrong=wrong
-        )
+        term = next_term(control.fence, floor)
+        wrong = "" if control.holder in (0, number + 1) else "deposed a leader in good standing"
+        after = control._replace(fence=term, holder=number + 1)
+        yield Turn("lead", daemon._replace(term=term), after, wrong=wrong)
 
-    def step_down(self, daemon: Daemon, store: Store, number: int) -> Iterator[Turn]:
+    def step_down(self, daemon: Daemon, control: Control, number: int, floor: int) -> Iterator[Turn]:
         """Notice that the lease is gone, or that ranks refuse the term that an emptied store gave."""
         if not daemon.term or daemon.write is not None:
             return
-        if store.holder != number + 1:
-            yield Turn("step down", daemon._replace(term=0, idea=None), store)
-        elif any(record is not None and record.term > daemon.term for record in store.records):
-            yield Turn("lead anew", daemon._replace(term=0, idea=None), store._replace(holder=0))
+        if control.holder != number + 1:
+            yield Turn("step down", daemon._replace(term=0, idea=None))
+        elif floor > daemon.term:
+            yield Turn("lead anew", daemon._replace(term=0, idea=None), control._replace(holder=0))
 
     # One cycle: read and decide, then write.
 
-    def cycle(self, daemon: Daemon, store: Store, number: int, left: Left) -> Iterator[Turn]:
-        """Read the store and decide on one write; nothing is written yet."""
-        if not daemon.term or daemon.write is not None or store.holder != number + 1:
+    def cycle(self, daemon: Daemon, sight: Sight, number: int, left: Left) -> Iterator[Turn]:
+        """Decide on one write by what was read; nothing is written yet."""
+        if not daemon.term or daemon.write is not None or sight.control.holder != number + 1:
             return
-        sight = Sight.of(store, self.guards)
         calm = sight.evidence()
         head = sight.head
         if head is not None and self._may_plan(daemon, head, left.plans):
-            yield Turn("plan", daemon._replace(idea=head.digests), store, due=False)
+            yield Turn("plan", daemon._replace(idea=head.digests), due=False)
         # The model keeps no clocks: an offer may be overdue at any moment.
         states = {observe_wave(evidence).state: None for evidence in (calm, replace(calm, overdue=True))}
         for state in states:
@@ -99,7 +97,6 @@ class Daemons:
             yield Turn(
                 name=str(act),
                 daemon=daemon._replace(write=write, idea=None if act is Act.BEGIN else daemon.idea),
-                store=sight.store,
                 due=due,
                 claim=sight.claim(state),
                 wrong=sight.rule_broken(act),
@@ -108,17 +105,17 @@ class Daemons:
 
     def _way_back(self, state: WaveState, daemon: Daemon, sight: Sight) -> Iterator[Turn]:
         """Answer a wave that an engine committed wrong with a plan to the map before, once."""
-        plan, head = sight.store.plan, sight.head
+        plan, head = sight.control.plan, sight.head
         if not self._goes_back or state is not WaveState.UNVERIFIED or plan is None or head is None:
             return
-        if plan.target != self.target or sight.store.offer is None or sight.store.offer.flaw:
+        if plan.target != self.target or sight.control.offer is None or sight.control.offer.flaw:
             return
         # Whatever a rank reports is named as a base of the offer, so that none serves another map than the plan starts from.
         facts = replace(sight.act_facts(Act.BEGIN, state, base_is_live=True), other=())
         back = Plan(plan.number + 1000, head.digests, plan.base)
         write = self._wave(Act.BEGIN, back, daemon.term, sight, back=True)
         if write is not None and decide_act(Act.BEGIN, facts, guards=self.guards) is None:
-            yield Turn("begin the way back", daemon._replace(write=write), sight.store)
+            yield Turn("begin the way back", daemon._replace(write=write))
 
     @staticmethod
     def _asked_for(act: Act, state: WaveState, left: Left) -> tuple[Left | None, bool]:
@@ -131,27 +128,27 @@ class Daemons:
         # What a guard should refuse is tried too.
         return left, again or act is DUE[state]
 
-    def write(self, daemon: Daemon, store: Store) -> Iterator[Turn]:
+    def write(self, daemon: Daemon, control: Control) -> Iterator[Turn]:
         """Make the write that was decided on; the store checks the term."""
         write = daemon.write
         if write is None:
             return
-        if may_write(daemon.term, store.fence, guards=self.guards) is not None:
-            yield Turn("write refused", Daemon(), store)
+        if may_write(daemon.term, control.fence, guards=self.guards) is not None:
+            yield Turn("write refused", Daemon())
             return
         wrong = ""
-        if daemon.term < store.fence:
+        if daemon.term < control.fence:
             wrong = "wrote under a term older than one that the store had granted"
-        elif write.act == Act.BEGIN and _goes_on(store):
+        elif write.act == Act.BEGIN and _goes_on(control, write):
             wrong = "wrote a new plan over one on offer"
-        before = Cache(store.offer, store.fence)
-        after = store._replace(plan=write.plan, offer=write.offer, before=before)
-        yield Turn(
-            f"write {write.act}",
-            daemon._replace(write=None),
-            after._replace(fence=max(store.fence, daemon.term)),
-            wrong=wrong,
+        after = Control(
+            max(control.fence, daemon.term),
+            control.holder,
+            write.plan,
+            write.offer,
+            before=Cache(control.offer, control.fence),
         )
+        yield Turn(f"write {write.act}", daemon._replace(write=None), after, wrong=wrong)
 
     def _may_plan(self, daemon: Daemon, record: Record, plans: int) -> bool:
         return (
@@ -162,19 +159,19 @@ class Daemons:
         )
 
     def _write_of(self, act: Act, daemon: Daemon, sight: Sight, plans: int) -> Write | None:
-        store, head = sight.store, sight.head
+        control, head = sight.control, sight.head
         if act is Act.BEGIN:
             if daemon.idea is None or head is None:
                 return None
             return self._wave(act, Plan(plans, daemon.idea, self.target), daemon.term, sight)
-        if store.offer is None:
+        if control.offer is None:
             return None
         if act is Act.OFFER_NEXT:
-            return None if store.plan is None or head is None else self._next(store.plan, daemon, sight)
+            return None if control.plan is None or head is None else self._next(control.plan, daemon, sight)
         if act is Act.OFFER_AGAIN:
-            again = store.offer._replace(term=daemon.term)
-            return Write(act, store.plan, again) if store.offer.term < daemon.term else None
-        return Write(act, store.plan if act is Act.CLOSE else None, None)
+            again = control.offer._replace(term=daemon.term)
+            return Write(act, control.plan, again) if control.offer.term < daemon.term else None
+        return Write(act, control.plan if act is Act.CLOSE else None, None)
 
     def _next(self, plan: Plan, daemon: Daemon, sight: Sight) -> Write | None:
         digests = () if sight.head is None else sight.head.digests
@@ -207,10 +204,12 @@ class Daemons:
             plan.number, wave, self.waves, term, record.run, layer, plan.base[layer], target, target,
             bases=found[layer] if back else (),
         )  # fmt: skip
-        return Write(act, plan, offer)
+        return Write(act, plan, offer, sight.given_up() if act is Act.BEGIN else None)
 
 
-def _goes_on(store: Store) -> bool:
-    """Whether an offer of a plan is there that no rank reports as read back wrong."""
-    stuck = any(record is not None and record.state is RankState.STUCK for record in store.records)
-    return store.offer is not None and not store.offer.flaw and not stuck
+def _goes_on(control: Control, write: Write) -> bool:
+    """Whether an offer of a plan is there that the daemon has not read a rank to be stuck with.
+
+    What ranks have reported since is not asked: a record that comes again, or late, takes nothing from what was read before it.
+    """
+    return control.offer is not None and not control.offer.flaw and control.offer != write.over

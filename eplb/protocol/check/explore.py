@@ -7,18 +7,25 @@ not entered again: all that can follow it follows the other one too, and its way
 from __future__ import annotations
 
 import time
-from array import array
 from dataclasses import dataclass
-from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from eplb.protocol.check.known import Known
+from eplb.protocol.check.layout import LEFT
 from eplb.protocol.check.steps import Steps
 
 if TYPE_CHECKING:
-    from eplb.protocol.check.steps import Key
+    from numpy.typing import NDArray
+
+    from eplb.protocol.check.layout import States
+    from eplb.protocol.check.numbers import Column
     from eplb.protocol.check.world import Bounds
 
 NO_WAY_ON = "no way to an end without a further fault or a further wish"
+BATCH = 1 << 14
+"""States from which steps are taken at once: more of them need more memory, and are not faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,80 +54,98 @@ def explore(
     return _Search(bounds, guards, progress).run(states_max)
 
 
+class _Batch(NamedTuple):
+    """States with their numbers and the numbers of their likenesses."""
+
+    numbers: Column
+    alike: Column
+    states: States
+
+    def take(self, which: NDArray[np.bool_] | slice) -> _Batch:
+        return _Batch(*(array[..., which] for array in self))
+
+
+class _Way(NamedTuple):
+    """How states were met first: the state before, and the names of the step from it."""
+
+    parents: Column
+    names: Column
+
+
 class _Search:
-    """States by number; ``open`` those not yet entered, by faults spent and depth."""
+    """``open``: states from which no step was taken yet, by faults spent and depth."""
 
     def __init__(self, bounds: Bounds, guards: frozenset[str], progress: bool) -> None:
-        self.steps = Steps(bounds, guards)
-        self.progress = progress
-        self.pack = Struct(f"{self.steps.left}I").pack
-        self.known: dict[bytes, int | tuple[int, ...]] = {}
-        self.parents, self.left, self.ends = array("i"), array("i"), bytearray()
-        self.ways, self.names = array("H"), dict[tuple[str, ...], int]()
-        self.sources, self.targets = array("i"), array("i")
-        self.count = self.depth = 0
-        self.open: list[dict[int, list[tuple[int, Key]]]] = [{} for _ in range(self.steps.faults_max + 1)]
-        self.covers: dict[tuple[int, int], bool] = {}
+        self.steps, self.progress = Steps(bounds, guards), progress
+        self.known = Known(self.steps.budget)
+        self.states = self.depth = self.count = 0
+        self.open: list[dict[int, list[_Batch]]] = [{} for _ in range(self.steps.budget.spent.max() + 1)]
+        self.ways: list[_Way] = []
+        self.alike: list[Column] = []
+        self.ends: list[NDArray[np.bool_]] = []
+        self.edges: list[tuple[Column, Column]] = []
 
     def run(self, states_max: int) -> Result:
         begun_s = time.process_time()
-        self._add(self.steps.start(), -1, (), 0)
+        first = self.steps.start()
+        alike, _ = self.known.add(first)
+        self._add(alike, first, _Way(np.array([-1], np.int32), np.zeros((2, 1), np.int32)), 0)
         for level in self.open:
             while level:
                 depth = min(level)
-                for number, key in level.pop(depth):
-                    wrong = self._expand(number, key, depth + 1)
+                batch = _Batch(
+                    *(np.concatenate(arrays, axis=-1) for arrays in zip(*level.pop(depth), strict=True))
+                )
+                for begin in range(0, len(batch.numbers), BATCH):
+                    wrong = self._expand(batch.take(slice(begin, begin + BATCH)), depth + 1)
                     if wrong:
-                        return self._result(begun_s, wrong)
-                    if len(self.left) >= states_max:
+                        return self._result(begun_s, wrong, path=self._path(self.states - 1))
+                    if self.states >= states_max:
                         return self._result(begun_s, complete=False)
         to_end, lost = self._distances() if self.progress else (0, -1)
         if lost >= 0:
             return self._result(begun_s, NO_WAY_ON, path=self._path(lost))
         return self._result(begun_s, to_end=to_end)
 
-    def _find(self, packed: bytes, asked: int) -> int:
-        """A known state that is the same and has no less left, or -1."""
-        found = self.known.get(packed)
-        if found is None:
-            return -1
-        for number in (found,) if isinstance(found, int) else found:
-            has = self.left[number]
-            covers = has == asked or self.covers.get((has, asked))
-            if covers is None:
-                covers = self.covers[has, asked] = self.steps.no_less(has, asked)
-            if covers:
-                return number
-        return -1
+    def _expand(self, batch: _Batch, depth: int) -> str:
+        """Take every step from some states, up to the first that breaks a rule."""
+        found = self.steps.after(batch.states)
+        wrong = np.flatnonzero(found.wrong)
+        if wrong.size:
+            found = found.take(np.arange(wrong[0] + 1))
+        alike, new = self.known.add(found.states)
+        if wrong.size and wrong[0] not in new[-1:]:
+            new = np.append(new, wrong[0])
+        broken = self.steps.rules_broken(np.take(found.states, new, axis=1))
+        if wrong.size:
+            broken[-1] = found.wrong[-1]
+        first = np.flatnonzero(broken)[:1]
+        if first.size:
+            new = new[: first[0] + 1]
+            found, alike = found.take(np.arange(new[-1] + 1)), alike[: new[-1] + 1]
+        self.count += len(found.source)
+        way = _Way(batch.numbers[found.source[new]], found.names[:, new])
+        self._add(alike[new], np.take(found.states, new, axis=1), way, depth)
+        if self.progress:
+            source = batch.alike.take(found.source)
+            goes_on = found.free & (source != alike)
+            self.edges.append((np.compress(goes_on, source), np.compress(goes_on, alike)))
+        return self.steps.text(broken[first[0]]) if first.size else ""
 
-    def _add(self, key: Key, parent: int, names: tuple[str, ...], depth: int) -> int:
-        number, packed = len(self.left), self.pack(*key[:-1])
-        others = self.known.get(packed)
-        if others is None:
-            self.known[packed] = number
-        else:
-            self.known[packed] = (*((others,) if isinstance(others, int) else others), number)
-        self.left.append(key[-1])
-        self.parents.append(parent)
-        self.ways.append(self.names.setdefault(names, len(self.names)))
-        self.ends.append(self.steps.ended(key))
+    def _add(self, alike: Column, states: States, way: _Way, depth: int) -> None:
+        count = len(alike)
+        if not count:
+            return
+        numbers = np.arange(self.states, self.states + count, dtype=np.int32)
+        self.states += count
         self.depth = max(self.depth, depth)
-        self.open[self.steps.faults_spent(key)].setdefault(depth, []).append((number, key))
-        return number
-
-    def _expand(self, number: int, key: Key, depth: int) -> str:
-        for step in self.steps.after(key):
-            self.count += 1
-            after = self._find(self.pack(*step.key[:-1]), step.key[-1])
-            if after < 0 or step.wrong:
-                after = self._add(step.key, number, step.names, depth)
-                wrong = step.wrong or self.steps.rule_broken(step.key)
-                if wrong:
-                    return wrong
-            if self.progress and step.free and after != number:
-                self.sources.append(number)
-                self.targets.append(after)
-        return ""
+        self.ways.append(way)
+        self.alike.append(alike)
+        self.ends.append(self.steps.ended(states))
+        spent = self.steps.budget.spent[states[LEFT]]
+        batch = _Batch(numbers, alike, states)
+        for faults in np.unique(spent).tolist():
+            self.open[faults].setdefault(depth, []).append(batch.take(spent == faults))
 
     def _result(
         self,
@@ -131,41 +156,33 @@ class _Search:
         complete: bool = True,
         path: tuple[str, ...] = (),
     ) -> Result:
-        if wrong and not path:
-            path = self._path(len(self.left) - 1)
         seconds = time.process_time() - begun_s
-        return Result(len(self.left), self.depth, self.count, seconds, to_end, wrong, path, complete)
+        return Result(self.states, self.depth, self.count, seconds, to_end, wrong, path, complete)
 
     def _path(self, number: int) -> tuple[str, ...]:
-        names = list(self.names)
-        ways: list[tuple[str, ...]] = []
+        parents = np.concatenate([way.parents for way in self.ways])
+        names = np.concatenate([way.names for way in self.ways], axis=1)
+        steps: list[int] = []
         while number > 0:
-            ways.append(names[self.ways[number]])
-            number = self.parents[number]
-        return tuple(name for way in reversed(ways) for name in way)
+            steps += reversed(names[:, number].tolist())
+            number = int(parents[number])
+        return tuple(self.steps.text(name) for name in reversed(steps) if name)
 
     def _distances(self) -> tuple[int, int]:
         """Steps from each state to an end on free steps, backwards from all ends: (the largest, a state without a way or -1)."""
-        begins = array("i", bytes(4 * (len(self.left) + 2)))
-        for target in self.targets:
-            begins[target + 2] += 1
-        for number in range(2, len(begins)):
-            begins[number] += begins[number - 1]
-        into = array("i", bytes(4 * len(self.targets)))
-        for source, target in zip(self.sources, self.targets, strict=True):
-            into[begins[target + 1]] = source
-            begins[target + 1] += 1
-        layer = [number for number, ended in enumerate(self.ends) if ended]
-        seen = bytearray(self.ends)
+        alike, ends = np.concatenate(self.alike), np.concatenate(self.ends)
+        seen = np.zeros(self.known.count, bool)
+        seen[alike[ends]] = True
         distance = 0
-        while layer:
-            back: list[int] = []
-            for number in layer:
-                for place in range(begins[number], begins[number + 1]):
-                    source = into[place]
-                    if not seen[source]:
-                        seen[source] = 1
-                        back.append(source)
-            layer = back
-            distance += bool(back)
-        return distance, seen.find(0)
+        while True:
+            reached: list[Column] = []
+            for number, (sources, targets) in enumerate(self.edges):
+                open_ = ~seen[sources]
+                self.edges[number] = np.compress(open_, sources), np.compress(open_, targets)
+                reached.append(np.compress(open_ & seen[targets], sources))
+            if not any(map(len, reached)):
+                break
+            seen[np.concatenate(reached)] = True
+            distance += 1
+        lost = np.flatnonzero(~seen[alike])
+        return distance, int(lost[0]) if lost.size else -1

@@ -9,14 +9,14 @@ from eplb.protocol.check.world import Offer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from eplb.protocol.check.world import Group, Row, Shape, Store
+    from eplb.protocol.check.world import Control, Group, Row, Shape
 
 
-def strays(shape: Shape, serves: tuple[Row, ...], store: Store, group: Group) -> Iterator[Offer]:
+def strays(shape: Shape, serves: tuple[Row, ...], control: Control, group: Group) -> Iterator[Offer]:
     """One offer for each thing that can be wrong with an offer; all else in it is right. ``serves``: the live rows."""
     target = shape.target
     whole = len(group.members) * shape.width == len(target)
-    good = Offer(99, 0, 1, store.fence, group.run, 0, serves[0], target, target, group.model)
+    good = Offer(99, 0, 1, control.fence, group.run, 0, serves[0], target, target, group.model)
     twice = tuple(target[0] if expert == 1 else expert for expert in target)
     other = (*target[shape.width :], *target[: shape.width])
     if not whole:
@@ -30,5 +30,5 @@ def strays(shape: Shape, serves: tuple[Row, ...], store: Store, group: Group) ->
     yield good._replace(model=group.model + 1, flaw="another model")
     if len(serves) > 1:
         yield good._replace(layer=1, base=serves[1], flaw="a wave ahead of time")
-    if store.fence > 0:
-        yield good._replace(term=store.fence - 1, flaw="an older term")
+    if control.fence > 0:
+        yield good._replace(term=control.fence - 1, flaw="an older term")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eplb.protocol.check.world import Cache, Daemon, Group, Offer, Rank, Record, Store
+from eplb.protocol.check.world import Cache, Control, Daemon, Group, Live, Offer, Rank, Record, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
 
 class Sign(NamedTuple):
-    """Numbers in parts of a state.
+    """Numbers in a part of a state.
 
-    ``terms`` of offers, daemons, records and the store, ``live`` those of offers that can still be voted on, ``seen`` by ranks
+    ``terms`` of offers, daemons and records, ``live`` those of offers that can still be voted on, ``seen`` by ranks
     and caches; ``runs``; ``fence`` the term that the store has granted.
     """
 
@@ -36,53 +36,66 @@ SAME = Names((), (), 0)
 """Nothing gets another number."""
 
 
-def sign(parts: Sequence[Any]) -> Sign:
-    """The numbers in some parts together."""
-    offers: list[Offer] = []
+def sign(part: Any) -> Sign:
+    """The numbers in one part."""
+    offers: list[Offer | None] = []
     live: list[Offer | None] = []
     terms, seen, runs, fence = set[int](), set[int](), set[int](), 0
-    for part in parts:
-        match part:
-            case Rank():
-                seen.add(part.term)
-                live.append(part.hand)
-                offers += [*part.closed, *filter(None, (part.about,))]
-            case Cache():
-                seen.add(part.term)
-                live.append(part.offer)
-            case Store():
-                fence = part.fence
-                seen.add(part.before.term)
-                live += [part.offer, part.before.offer]
-                records = [record for record in (*part.records, *part.older) if record is not None]
-                terms |= {record.term for record in records}
-                runs |= {record.run for record in records}
-                offers += [record.about for record in records if record.about is not None]
-            case Daemon():
-                terms.add(part.term)
-                live.append(part.write.offer if part.write is not None else None)
-            case Group():
-                runs.add(part.run)
-    known = [offer for offer in live if offer is not None]
+    match part:
+        case Rank():
+            seen.add(part.term)
+            live.append(part.hand)
+            offers += [*part.closed, part.about]
+        case Cache():
+            seen.add(part.term)
+            live.append(part.offer)
+        case Control():
+            fence = part.fence
+            seen.add(part.before.term)
+            live += [part.offer, part.before.offer]
+        case Live():
+            records = [record for record in part if record is not None]
+            terms |= {record.term for record in records}
+            runs |= {record.run for record in records}
+            offers += [record.about for record in records]
+        case Daemon():
+            terms.add(part.term)
+            if part.write is not None:
+                live.append(part.write.offer)
+                offers.append(part.write.over)
+        case Group():
+            runs.add(part.run)
+    at_hand = [offer for offer in live if offer is not None]
+    known = [offer for offer in (*offers, *at_hand) if offer is not None]
     return Sign(
-        terms=frozenset(terms | {offer.term for offer in (*offers, *known)}),
-        live=frozenset(offer.term for offer in known),
+        terms=frozenset(terms | {offer.term for offer in known}),
+        live=frozenset(offer.term for offer in at_hand),
         seen=frozenset(seen),
-        runs=frozenset(runs | {offer.run for offer in (*offers, *known)}),
+        runs=frozenset(runs | {offer.run for offer in known}),
         fence=fence,
+    )
+
+
+def joined(signs: Iterable[Sign]) -> Sign:
+    """The numbers in some parts together."""
+    parts = list(signs)
+    union = frozenset[int]().union
+    return Sign(
+        terms=union(*(part.terms for part in parts)),
+        live=union(*(part.live for part in parts)),
+        seen=union(*(part.seen for part in parts)),
+        runs=union(*(part.runs for part in parts)),
+        fence=max(part.fence for part in parts),
     )
 
 
 def names(signs: Iterable[Sign], *, losses: bool) -> Names:
     """New numbers for a state of which the signs of all parts are given; ``losses``: the store may still be lost."""
-    parts = list(signs)
-    runs = _ordered(frozenset[int]().union(*(part.runs for part in parts)))
-    seen = frozenset[int]().union(*(part.seen for part in parts))
-    terms = frozenset[int]().union(*(part.terms for part in parts))
-    fence = max(part.fence for part in parts)
+    terms, live, seen, runs_found, fence = joined(signs)
+    runs = _ordered(runs_found)
     if losses or fence < max(terms | seen):
         return SAME if _same(runs) else Names((), runs, 0)
-    low = min((fence, *(term for part in parts for term in part.live)))
+    low = min((fence, *live))
     high = _ordered(terms | {fence} | {term for term in seen if term > low})
     if _same(runs) and _same(high) and not any(0 < term <= low for term in seen):
         return SAME
@@ -99,58 +112,65 @@ def _same(pairs: tuple[tuple[int, int], ...]) -> bool:
 
 def renamed(part: Any, given: Names) -> Any:
     """A part of a state under new numbers."""
-    terms, runs = dict(given.terms), dict(given.runs)
-
-    def term(number: int) -> int:
-        return terms.get(number, number)
-
-    def seen(number: int) -> int:
-        return 0 if number <= given.low else term(number)
-
-    def offer(old: Offer) -> Offer:
-        return old._replace(term=term(old.term), run=runs.get(old.run, old.run))
-
-    def cache(old: Cache) -> Cache:
-        return Cache(old.offer and offer(old.offer), seen(old.term))
-
-    match part:
-        case Rank():
-            return part._replace(
-                about=part.about and offer(part.about),
-                hand=part.hand and offer(part.hand),
-                closed=frozenset(map(offer, part.closed)),
-                term=seen(part.term),
-            )
-        case Cache():
-            return cache(part)
-        case Store():
-            return part._replace(
-                fence=term(part.fence),
-                offer=part.offer and offer(part.offer),
-                records=_records(part.records, offer, term, runs),
-                older=_records(part.older, offer, term, runs),
-                before=cache(part.before),
-            )
-        case Daemon():
-            write = part.write and part.write._replace(offer=part.write.offer and offer(part.write.offer))
-            return part._replace(term=term(part.term), write=write)
-        case Group():
-            return part._replace(run=runs[part.run])
-    return part
+    return _Renaming(given).part(part)
 
 
-def _records(
-    records: tuple[Record | None, ...],
-    offer: Callable[[Offer], Offer],
-    term: Callable[[int], int],
-    runs: dict[int, int],
-) -> tuple[Record | None, ...]:
-    return tuple(
-        record
-        and record._replace(
-            run=runs.get(record.run, record.run),
-            about=record.about and offer(record.about),
-            term=term(record.term),
+class _Renaming:
+    """New numbers, applied."""
+
+    def __init__(self, given: Names) -> None:
+        self._terms, self._runs, self._low = dict(given.terms), dict(given.runs), given.low
+
+    def part(self, part: Any) -> Any:
+        after: Any
+        match part:
+            case Rank():
+                after = self._rank(part)
+            case Cache():
+                after = self._cache(part)
+            case Control():
+                after = part._replace(
+                    fence=self._term(part.fence),
+                    offer=self._offer(part.offer),
+                    before=self._cache(part.before),
+                )
+            case Live():
+                after = Live(*map(self._record, part))
+            case Daemon():
+                after = part._replace(term=self._term(part.term), write=self._write(part.write))
+            case Group():
+                after = part._replace(run=self._runs[part.run])
+            case _:
+                after = part
+        return after
+
+    def _term(self, number: int) -> int:
+        return self._terms.get(number, number)
+
+    def _seen(self, number: int) -> int:
+        return 0 if number <= self._low else self._term(number)
+
+    def _named(self, old: Offer) -> Offer:
+        return old._replace(term=self._term(old.term), run=self._runs.get(old.run, old.run))
+
+    def _offer(self, old: Offer | None) -> Offer | None:
+        return old and self._named(old)
+
+    def _cache(self, old: Cache) -> Cache:
+        return Cache(self._offer(old.offer), self._seen(old.term))
+
+    def _rank(self, old: Rank) -> Rank:
+        return old._replace(
+            about=self._offer(old.about),
+            hand=self._offer(old.hand),
+            closed=frozenset(map(self._named, old.closed)),
+            term=self._seen(old.term),
         )
-        for record in records
-    )
+
+    def _write(self, old: Write | None) -> Write | None:
+        return old and old._replace(offer=self._offer(old.offer), over=self._offer(old.over))
+
+    def _record(self, old: Record | None) -> Record | None:
+        return old and old._replace(
+            run=self._runs.get(old.run, old.run), about=self._offer(old.about), term=self._term(old.term)
+        )

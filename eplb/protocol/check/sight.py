@@ -9,22 +9,22 @@ from eplb.protocol.lives import Told, ranks_of_run, serving_run, weights_in_doub
 from eplb.protocol.wave import WAITS_FOR, Act, ActFacts, Evidence, WaveState
 
 if TYPE_CHECKING:
-    from eplb.protocol.check.world import Offer, Record, Row, Store
+    from eplb.protocol.check.world import Control, Offer, Record, Row
     from eplb.protocol.refusals import Refusals
 
 
 class Sight(NamedTuple):
-    """The store as it was read, the records that count, the members that they name, and the first if it has reported."""
+    """What daemons wrote, the records that count, the members that they name, and the first if it has reported."""
 
-    store: Store
+    control: Control
     present: dict[int, Record]
     members: tuple[int, ...]
     first: int | None
 
     @classmethod
-    def of(cls, store: Store, guards: frozenset[str]) -> Sight:
-        """Read the store."""
-        known = {number: record for number, record in enumerate(store.records) if record is not None}
+    def of(cls, control: Control, records: tuple[Record | None, ...], guards: frozenset[str]) -> Sight:
+        """Read the store; ``records`` by rank."""
+        known = {number: record for number, record in enumerate(records) if record is not None}
         run = serving_run(
             Told(record.run, record.members, record.members[0] == number) for number, record in known.items()
         )
@@ -32,7 +32,7 @@ class Sight(NamedTuple):
         present = {number: record for number, record in known.items() if number in kept}
         members = next((record.members for record in present.values()), ())
         first = members[0] if members and members[0] in present else None
-        return cls(store, present, members, first)
+        return cls(control, present, members, first)
 
     @property
     def head(self) -> Record | None:
@@ -41,7 +41,7 @@ class Sight(NamedTuple):
 
     def evidence(self) -> Evidence:
         """What the tables ask."""
-        offer, members = self.store.offer, self.members
+        offer, members = self.control.offer, self.members
         if offer is None or offer.pool:
             return Evidence()
         places = {n: _place(record, offer) for n, record in self.present.items() if n in members}
@@ -72,14 +72,14 @@ class Sight(NamedTuple):
         return tuple((self.first, code, "") for code in sorted(head.codes))
 
     def _plan_live(self, offer: Offer, ranks: tuple[int, ...]) -> bool:
-        plan = self.store.plan
+        plan = self.control.plan
         if plan is None:
             return offer.wave == offer.waves - 1
         return all(self.present[n].digests == plan.target for n in ranks)
 
     def claim(self, state: WaveState) -> tuple[int, int, Row] | None:
         """What the state says that all members serve: run, layer and row."""
-        offer, head = self.store.offer, self.head
+        offer, head = self.control.offer, self.head
         if offer is None or head is None or state not in (WaveState.WAVE_LIVE, WaveState.ALL_LIVE):
             return None
         return head.run, offer.layer, offer.named
@@ -94,6 +94,11 @@ class Sight(NamedTuple):
             other=tuple(n for n in self.members if n in self.present and self.present[n].digests != served),
             base_is_live=base_is_live,
         )
+
+    def given_up(self) -> Offer | None:
+        """The offer, if a member is stuck with weights in doubt, so that another plan may take its place."""
+        present = [self.present[n] for n in self.members if n in self.present]
+        return self.control.offer if any(map(_in_doubt, present)) else None
 
     def rule_broken(self, act: Act) -> str:
         """The rule that an act breaks by what its daemon itself has read, "" = none."""
@@ -110,13 +115,13 @@ class Sight(NamedTuple):
         return next((name for name, broken in rules.items() if broken), "")
 
     def _half_switched(self, present: list[Record]) -> bool:
-        offer = self.store.offer
-        if offer is None or offer.flaw or any(record.state is RankState.STUCK for record in present):
+        offer = self.control.offer
+        if offer is None or offer.flaw or any(map(_in_doubt, present)):
             return False
-        return 0 < sum(record.digests[offer.layer] == offer.named for record in present) < len(self.members)
+        return 0 < sum(_switched(record, offer) for record in present) < len(self.members)
 
     def _whole(self, present: list[Record]) -> bool:
-        offer, plan = self.store.offer, self.store.plan
+        offer, plan = self.control.offer, self.control.plan
         if offer is None or offer.flaw:
             return True
         return plan is not None and [record.digests for record in present] == [plan.target] * len(
@@ -124,11 +129,19 @@ class Sight(NamedTuple):
         )
 
 
+def _in_doubt(record: Record) -> bool:
+    return weights_in_doubt(record.state, record.codes)
+
+
 def _place(record: Record, offer: Offer) -> str:
-    found = record.digests[offer.layer]
-    before = found in (offer.base, *offer.bases)
-    if found == offer.named and (
-        not before or (record.about == offer and record.state is RankState.SWITCHED)
-    ):
+    if _switched(record, offer):
         return "target"
-    return "base" if before else "other"
+    return "base" if record.digests[offer.layer] in (offer.base, *offer.bases) else "other"
+
+
+def _switched(record: Record, offer: Offer) -> bool:
+    """Whether a rank serves what is asked for; a row that it may have served before tells nothing unless the rank says so."""
+    if record.digests[offer.layer] != offer.named:
+        return False
+    said = record.about == offer and record.state is RankState.SWITCHED
+    return said or offer.named not in (offer.base, *offer.bases)

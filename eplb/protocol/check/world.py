@@ -1,7 +1,7 @@
 """The world of the model check: a small pool, and its state as interned parts.
 
-A map row is a tuple of experts by slot; rows, offers and all parts of a state are interned, so that a state is a tuple of
-small integers and each step is worked out once for the parts that it concerns.
+A map row is a tuple of experts by slot; all parts of a state are interned, so that a state is a row of small integers and each
+step is worked out once for the parts that it concerns.
 """
 
 from __future__ import annotations
@@ -149,24 +149,30 @@ class Plan(NamedTuple):
     target: tuple[Row, ...]
 
 
-class Store(NamedTuple):
-    """All keys; ``holder`` of the lease is 1 + the daemon's number, 0 = nobody; ``before`` what a stale read gives."""
+class Control(NamedTuple):
+    """What daemons write; ``holder`` of the lease is 1 + the daemon's number, 0 = nobody; ``before`` what a stale read gives."""
 
     fence: int = 0
     holder: int = 0
     plan: Plan | None = None
     offer: Offer | None = None
-    records: tuple[Record | None, ...] = ()
     before: Cache = Cache()
-    older: tuple[Record | None, ...] = ()
+
+
+class Live(NamedTuple):
+    """What the store has of one rank; ``older`` the record that was overwritten last."""
+
+    record: Record | None = None
+    older: Record | None = None
 
 
 class Write(NamedTuple):
-    """A write that a daemon has decided on and not yet made."""
+    """A write that a daemon has decided on and not yet made; ``over`` the offer that it has read a rank to be stuck with."""
 
     act: str
     plan: Plan | None
     offer: Offer | None
+    over: Offer | None = None
 
 
 class Daemon(NamedTuple):
@@ -224,7 +230,8 @@ class State(NamedTuple):
 
     ranks: tuple[Rank, ...]
     cache: Cache
-    store: Store
+    control: Control
+    lives: tuple[Live, ...]
     daemons: tuple[Daemon, ...]
     group: Group
     left: Left
@@ -246,7 +253,8 @@ def start(bounds: Bounds) -> State:
             Rank((own(shape, shape.base, rank),) * bounds.waves, serves, served=served) for rank in members
         ),
         cache=Cache(),
-        store=Store(records=(None,) * bounds.ranks, older=(None,) * bounds.ranks),
+        control=Control(),
+        lives=(Live(),) * bounds.ranks,
         daemons=(Daemon(),) * bounds.daemons,
         group=Group(1, members),
         left=Left(
