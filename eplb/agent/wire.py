@@ -69,6 +69,10 @@ class Offer:
         """Identity of the offer, for acks and logs; a new leader's offer of the same wave is another one."""
         return f"{self.plan_id}/{self.wave}@{self.term}"
 
+    def same_wave(self, key: str) -> bool:
+        """Whether a key is of this wave, under whatever term it was offered."""
+        return key.rpartition("@")[0] == self.key.rpartition("@")[0]
+
     @property
     def puts_back(self) -> bool:
         """Whether it leads back from what ranks were found to serve after a failed read-back, each from its own."""

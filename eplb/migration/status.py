@@ -124,13 +124,15 @@ def _gather(
     refusals = first.refusals if first and first.offer == offer.key and first.state == "refused" else ()
     limit_ms = desired.offered_ms + (offer.expires_after_s + GRACE_S) * 1000
     here = {rank: record.state for rank, record in live.items() if record.offer == offer.key}
+    # A new leader offers a way back again before all have said what became of it under the old one.
+    told = {rank for rank, record in live.items() if offer.same_wave(record.offer)}
     stuck = {
         rank
         for rank, record in live.items()
-        if in_doubt_of_weights(record) and (rank in here or not offer.puts_back)
+        if in_doubt_of_weights(record) and (rank in told or not offer.puts_back)
     }
     # One rank was stuck by it, so that all have agreed to it: who says nothing of it has not reported yet.
-    untold = set(live).difference(here) if stuck.intersection(here) else set()
+    untold = set(live) - told if stuck & told else set()
     return Evidence(
         on_offer=True,
         wave=offer.wave,

@@ -76,6 +76,21 @@ def test_a_rank_that_is_stuck_by_the_way_back_too_is_unverified_and_one_that_was
     assert observe(FACTS, desired, done, NOW_MS).state is State.ALL_LIVE
 
 
+def test_a_rank_that_the_way_back_left_stuck_is_unverified_under_the_next_leader_too():
+    """It has offered the same wave again, under its own term, before that rank could say what became of it."""
+    live, shelf = served({1: kept(1)}), Shelf()
+    desired = Actuator(FACTS, shelf.write).begin(back(live), shelf.desired(), live, term=1, now_ms=NOW_MS)
+    first, again = desired.offer.key, replace(desired.offer, term=2)
+    told = {
+        **everywhere(BEFORE, state="switched", offer=first),
+        1: record(1, kept(1), state="stuck", offer=first),
+    }
+    status = observe(FACTS, replace(desired, offer=again, term=2), told, NOW_MS)
+    assert (status.offer, status.state) == (again.key, State.UNVERIFIED)
+    other = {**told, 1: replace(told[1], offer="p1/0@1")}
+    assert observe(FACTS, replace(desired, offer=again, term=2), other, NOW_MS).state is State.IN_DOUBT
+
+
 def test_where_the_map_before_is_served_by_some_it_is_live_only_when_they_say_that_they_have_switched():
     """Rank 0 never left it: its rows alone do not tell whether the others may be told. Layers that all serve are named too."""
     rows = BEFORE.copy()

@@ -50,7 +50,7 @@ CONTROLS: dict[str, Bounds] = {
     "no_abort_in_doubt": Bounds(),
     "base_checked": Bounds(crashes=1),
     "one_run": Bounds(crashes=1),
-    "fence": Bounds(pauses=1),
+    "fence": Bounds(pauses=1, crashes=1),
     "lease": Bounds(),
 }
 

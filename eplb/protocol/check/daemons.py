@@ -129,16 +129,22 @@ class Daemons:
         return left, again or act is DUE[state]
 
     def write(self, daemon: Daemon, control: Control) -> Iterator[Turn]:
-        """Make the write that was decided on; the store checks the term."""
+        """Make the write that was decided on; the store checks the term against the fence, and against the lease while somebody holds it.
+
+        A lease that is held was taken under the fence: both rise in one step, and no other term is let through meanwhile.
+        """
         write = daemon.write
         if write is None:
             return
-        if may_write(daemon.term, control.fence, guards=self.guards) is not None:
+        held = control.fence if control.holder else 0
+        if may_write(daemon.term, control.fence, held, guards=self.guards) is not None:
             yield Turn("write refused", Daemon())
             return
         wrong = ""
         if daemon.term < control.fence:
             wrong = "wrote under a term older than one that the store had granted"
+        elif held and daemon.term > held:
+            wrong = "wrote beside a leader in good standing"
         elif write.act == Act.BEGIN and _goes_on(control, write):
             wrong = "wrote a new plan over one on offer"
         after = Control(

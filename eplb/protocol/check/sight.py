@@ -46,6 +46,8 @@ class Sight(NamedTuple):
             return Evidence()
         places = {n: _place(record, offer) for n, record in self.present.items() if n in members}
         here = {n: self.present[n].state for n in places if self.present[n].about == offer}
+        # A new leader offers a way back again before all have said what became of it under the old one.
+        told = {n for n in places if _same_wave(self.present[n].about, offer)}
         return Evidence(
             on_offer=True,
             wave=offer.wave,
@@ -56,7 +58,7 @@ class Sight(NamedTuple):
             stuck=tuple(
                 n
                 for n in places
-                if (n in here or not offer.bases)
+                if (n in told or not offer.bases)
                 and weights_in_doubt(self.present[n].state, self.present[n].codes)
             ),
             lost=tuple(n for n, place in places.items() if place == "other"),
@@ -127,6 +129,10 @@ class Sight(NamedTuple):
         return plan is not None and [record.digests for record in present] == [plan.target] * len(
             self.members
         )
+
+
+def _same_wave(about: Offer | None, offer: Offer) -> bool:
+    return about is not None and about._replace(term=offer.term) == offer
 
 
 def _in_doubt(record: Record) -> bool:
