@@ -17,11 +17,13 @@ def facts_of(ranks, slots_per_rank, experts):
 
 
 def best_ratio(loads, facts):
-    """The least ratio of any valid map, by trying all of them."""
+    """The least ratio of any valid map, by trying all of them; the order of slots in a rank, and of ranks, makes no difference."""
     topology = Topology.uniform(ranks=facts.ranks, nodes=1, slots_per_rank=facts.slots_per_rank)
     trace = LoadTrace(np.array(loads, dtype=np.int64).reshape(1, 1, -1))
     found = []
-    for row in itertools.product(range(facts.experts), repeat=facts.slots):
+    of_rank = itertools.combinations_with_replacement(range(facts.experts), facts.slots_per_rank)
+    for ranks in itertools.combinations_with_replacement(of_rank, facts.ranks):
+        row = tuple(itertools.chain(*ranks))
         placement = Placement(np.array([row], dtype=np.int32))
         if len(set(row)) == facts.experts and not violations(placement, topology, facts.experts):
             found.append(float(evaluate(placement, trace, topology, dispatch="optimal").ratio[0, 0]))

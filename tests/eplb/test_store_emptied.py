@@ -52,9 +52,9 @@ class World:
 
 
 @pytest.fixture
-def world(store_url, tmp_path):
+def world(redis_server_url, tmp_path):
     with ExitStack() as stack:
-        yield World(stack, store_url, tmp_path)
+        yield World(stack, redis_server_url, tmp_path)
 
 
 @pytest.mark.slow
