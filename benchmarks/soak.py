@@ -15,28 +15,26 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import redis
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from calm_pool import calm_pool
 
 from collectors.keys import log_key
-from eplb.chaos.load import tokens_of
-from eplb.chaos.processes import DaemonProcess, StoreProcess, start_fork_server
-from eplb.chaos.rank_group import RankGroup
-from eplb.chaos.setup import EVEN, POOL, STEP_S, TOKENS_PER_STEP, daemon_config, run_facts
+from eplb.chaos.setup import EVEN, POOL, daemon_config, run_facts
+from eplb.config.sections import WindowConfig
+from eplb.store.client import LOG_KEPT
+
+if TYPE_CHECKING:
+    import redis
+    from calm_pool import CalmPool
 
 SAMPLE_S = 10.0
-DAEMONS = 2
 MEMORY_SHARE, MEMORY_MB = 1.05, 2.0
-DEFAULT_WINDOW_BYTES = 256_000_000
-LOG_RECORDS = 10_000 + 100
+LOG_RECORDS = LOG_KEPT + 100
 """What the decision log keeps, and one node of the stream, by which the store trims."""
 
 
@@ -134,50 +132,35 @@ def _command(pid: int) -> bytes:
 def soak(minutes: float, seed: int) -> tuple[Book, int, int]:
     """Serve for so long: the readings, steps served and plans completed; progress on stderr."""
     run, book = run_facts(seed), Book()
-    start_fork_server()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eplb-soak-")))
-        store = StoreProcess(folder)
-        stack.callback(store.kill)
-        store.start()
-        ranks = RankGroup(run, store.url, folder, guards_off=frozenset())
-        stack.callback(ranks.end)
-        settings = partial(daemon_config, run.facts, store.url, EVEN)
-        daemons = [DaemonProcess(place, folder, settings, fenced=True) for place in range(DAEMONS)]
-        for daemon in daemons:
-            stack.callback(daemon.end)
-            daemon.start()
-        ranks.start()
-        client = stack.enter_context(redis.Redis(unix_socket_path=str(store.socket)))
+    with calm_pool(run, lambda url, home: daemon_config(run.facts, url, EVEN, home)) as pool:
         began_s = sampled_s = time.monotonic()
-        step, version = 0, 0
         while (now_s := time.monotonic()) - began_s < minutes * 60:
-            served = ranks.serve(tokens_of(seed, step, TOKENS_PER_STEP))
-            version = min(part.map_version for part in served.parts.values())
-            step += 1
             if now_s - sampled_s >= SAMPLE_S:
                 sampled_s = now_s
-                _sample(book, client, ranks, daemons)
-                print(f"{now_s - began_s:6.0f} s  {step} steps  {version} plans", file=sys.stderr, flush=True)
-            time.sleep(max(0.0, STEP_S - (time.monotonic() - now_s)))
-        return book, step, version
+                _sample(book, pool)
+                print(
+                    f"{now_s - began_s:6.0f} s  {pool.step} steps  {pool.version} plans",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            pool.serve()
+        return book, pool.step, pool.version
 
 
-def _sample(book: Book, client: redis.Redis, ranks: RankGroup, daemons: list[DaemonProcess]) -> None:
-    for rank, pid in ranks.pids.items():
+def _sample(book: Book, pool: CalmPool) -> None:
+    for rank, pid in pool.ranks.pids.items():
         book.process(f"rank {rank}", pid)
-    for place, daemon in enumerate(daemons):
+    for place, daemon in enumerate(pool.daemons):
         book.process(f"daemon {place}", daemon.pid)
         for solver in solvers_of(daemon.pid):
             book.process(f"solver {place}", solver)
-    book.store(client)
+    book.store(pool.client)
 
 
 def window_bytes(seed: int) -> int:
     """The configuration's limit for a pool's window in the store."""
-    run = run_facts(seed)
-    pool = daemon_config(run.facts, "", EVEN, Path())["pools"][0]
-    return int(pool["window"].get("window_bytes", DEFAULT_WINDOW_BYTES))
+    pool = daemon_config(run_facts(seed).facts, "", EVEN, Path())["pools"][0]
+    return WindowConfig.model_validate(pool["window"]).window_bytes
 
 
 def main() -> int:

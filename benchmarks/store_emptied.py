@@ -15,63 +15,45 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
-from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
 
-import redis
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from calm_pool import calm_pool
 
 from collectors.keys import lease_key
 from eplb.agent.link import HEARTBEAT_S
-from eplb.chaos.load import tokens_of
-from eplb.chaos.processes import DaemonProcess, StoreProcess, start_fork_server
-from eplb.chaos.rank_group import RankGroup
-from eplb.chaos.setup import POOL, PRICE_US_PER_TOKEN, STEP_S, TOKENS_PER_STEP, run_facts
+from eplb.chaos.setup import POOL, PRICE_US_PER_TOKEN, TOKENS_PER_STEP, run_facts
+from eplb.chaos.watch import leader_pid
 from eplb.demo.setup import pool_shape
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from calm_pool import CalmPool
+
     from collectors.facts import PoolFacts
+    from eplb.chaos.processes import DaemonProcess
 
 PUBLISH_S = 1.0
-DAEMONS = 2
 CASES = ("the same leader", "another leader")
 GIVE_UP_S = 300.0
 
 
-class Served:
-    """The ranks, stepping on, and the map that all of them serve."""
+def until_after(pool: CalmPool, version: int) -> float:
+    """Serve until all ranks have a later map; the seconds that it took.
 
-    def __init__(self, ranks: RankGroup, seed: int) -> None:
-        self._ranks, self._seed = ranks, seed
-        self._step = 0
-        self.version = 0
-
-    def step(self) -> None:
-        """Serve one step in its time."""
-        began_s = time.monotonic()
-        served = self._ranks.serve(tokens_of(self._seed, self._step, TOKENS_PER_STEP))
-        self.version = min(part.map_version for part in served.parts.values())
-        self._step += 1
-        time.sleep(max(0.0, STEP_S - (time.monotonic() - began_s)))
-
-    def until_after(self, version: int) -> float:
-        """Serve until all ranks have a later map; the seconds that it took.
-
-        Raises:
-            TimeoutError: none came within ``GIVE_UP_S``.
-        """
-        began_s = time.monotonic()
-        while self.version <= version:
-            self.step()
-            if time.monotonic() - began_s > GIVE_UP_S:
-                raise TimeoutError(f"no further wave within {GIVE_UP_S:g} s")
-        return time.monotonic() - began_s
+    Raises:
+        TimeoutError: none came within ``GIVE_UP_S``.
+    """
+    began_s = time.monotonic()
+    while pool.version <= version:
+        pool.serve()
+        if time.monotonic() - began_s > GIVE_UP_S:
+            raise TimeoutError(f"no further wave within {GIVE_UP_S:g} s")
+    return time.monotonic() - began_s
 
 
 def shipped_settings(facts: PoolFacts, store_url: str, folder: Path) -> dict[str, Any]:
@@ -97,11 +79,12 @@ def shipped_settings(facts: PoolFacts, store_url: str, folder: Path) -> dict[str
     }
 
 
-def leader(client: redis.Redis, daemons: list[DaemonProcess]) -> DaemonProcess:
+def leader(pool: CalmPool) -> DaemonProcess:
     """The daemon that holds the lease, by the process that its value names."""
-    held = bytes(client.get(lease_key(POOL)) or b"").decode()
-    for daemon in daemons:
-        if daemon.pid and f":{daemon.pid}:" in held:
+    held = pool.client.get(lease_key(POOL))
+    pid = leader_pid(held)
+    for daemon in pool.daemons:
+        if daemon.pid and daemon.pid == pid:
             return daemon
     raise LookupError(f"no daemon of ours holds the lease {held!r}")
 
@@ -110,35 +93,16 @@ def measure(rounds: int, seed: int) -> dict[str, list[float]]:
     """Seconds by case."""
     run = replace(run_facts(seed), publish_s=PUBLISH_S, heartbeat_s=HEARTBEAT_S)
     found: dict[str, list[float]] = {case: [] for case in CASES}
-    start_fork_server()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eplb-emptied-")))
-        store = StoreProcess(folder)
-        stack.callback(store.kill)
-        store.start()
-        ranks = RankGroup(run, store.url, folder, guards_off=frozenset(), keep_shares=frozenset())
-        stack.callback(ranks.end)
-
-        def settings(home: Path) -> dict[str, Any]:
-            return shipped_settings(run.facts, store.url, home)
-
-        daemons = [DaemonProcess(place, folder, settings, fenced=True) for place in range(DAEMONS)]
-        for daemon in daemons:
-            stack.callback(daemon.end)
-            daemon.start()
-        ranks.start()
-        client = stack.enter_context(redis.Redis(unix_socket_path=str(store.socket)))
-        served = Served(ranks, seed)
-        first_s = served.until_after(0)
-        print(f"first wave after {first_s:.1f} s", file=sys.stderr, flush=True)
+    with calm_pool(run, partial(shipped_settings, run.facts)) as pool:
+        print(f"first wave after {until_after(pool, 0):.1f} s", file=sys.stderr, flush=True)
         for number in range(rounds * len(CASES)):
             case = CASES[number % len(CASES)]
-            served.until_after(served.version)
-            killed = leader(client, daemons) if case == CASES[1] else None
+            until_after(pool, pool.version)
+            killed = leader(pool) if case == CASES[1] else None
             if killed is not None:
                 killed.signal(SIGKILL)
-            client.flushall()
-            seconds = served.until_after(served.version)
+            pool.client.flushall()
+            seconds = until_after(pool, pool.version)
             found[case].append(seconds)
             print(f"{case:<16} {seconds:6.1f} s", flush=True)
             if killed is not None:

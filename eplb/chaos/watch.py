@@ -103,7 +103,7 @@ class Watch:
         phase, offer = self._phase(wanted, records, now[0] * 1000 + now[1] // 1000, decision.get("state", ""))
         return Seen(
             up=True,
-            leader=_pid(lease),
+            leader=leader_pid(lease),
             term=wanted.term,
             phase=phase,
             offer=offer,
@@ -132,7 +132,7 @@ def _moves_nothing(desired: Desired, records: dict[int, LiveRecord]) -> bool:
     return all(rows[change.layer] == change.target for change in desired.offer.changes)
 
 
-def _pid(lease: bytes | None) -> int:
-    """The process id in ``term:host:pid:token``."""
+def leader_pid(lease: bytes | None) -> int:
+    """The process id in a lease, ``term:host:pid:token``, 0 = nobody's."""
     parts = lease.decode().split(":") if lease else []
     return int(parts[-2]) if len(parts) >= 4 and parts[-2].isdigit() else 0

@@ -40,6 +40,8 @@ MOST_FIELDS = 1 << 16
 """Fields of a hash that are read: one a rank, and room."""
 MOST_VALUE_BYTES = MAX_SEALED_BYTES
 """Bytes of one value that are read; a larger one is read as empty."""
+LOG_KEPT = 10_000
+"""Records of the decision log that stay."""
 MOST_OWNER_BYTES = 256
 """Bytes of a leader's name that are shown."""
 _BLOCK_SHARE = 0.5
@@ -175,7 +177,7 @@ class Store:
 
     # --- log ------------------------------------------------------------------------------------------------------
 
-    def append_log(self, record_json: bytes, *, keep: int = 10_000) -> None:
+    def append_log(self, record_json: bytes, *, keep: int = LOG_KEPT) -> None:
         """Append one record to the decision log, which keeps about the last ``keep`` records."""
         with store_errors(self.url):
             self.redis.xadd(log_key(self.pool), {b"r": record_json}, maxlen=keep, approximate=True)
