@@ -4,10 +4,8 @@ import threading
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from agent_crew import (
     FACTS,
-    GATE_STEPS,
     NAMES,
     Crew,
     CrewMemory,
@@ -127,21 +125,6 @@ def test_a_group_that_refused_takes_the_next_offer(rank):
     assert crew.weights_are_right()
 
 
-@pytest.mark.parametrize("place", [0, 40, 200, -3])
-def test_an_offer_damaged_in_the_store_is_refused_by_all_and_reported(place):
-    from eplb.agent.wire import encode_offer
-
-    crew = Crew()
-    raw = bytearray(encode_offer(GOOD))
-    raw[place] ^= 0x10
-    crew.link.offer(bytes(raw), 1)
-    crew.until(lambda agent: agent.state == "refused")
-    assert_nobody_switched(crew)
-    assert {(rank, code) for rank, code, _ in crew.agents[0].refusals} == {
-        (r, "damaged_offer") for r in range(4)
-    }
-
-
 def test_MIG_03_MIG_06_waves_after_each_other_leave_every_tensor_right():  # noqa: N802
     """Three rounds of one-layer waves; after each, all tensors of every slot are those of a never-moved copy."""
     crew = Crew(memory_type=ProbedMemory)
@@ -220,32 +203,6 @@ def test_an_agent_that_is_closed_in_mid_transfer_frees_its_staging_when_the_parc
     assert_nobody_switched(crew)
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.one_of(st.integers(max_value=-1), st.integers(min_value=2**53 + 1), st.just(2**70)))
-def test_a_term_that_no_header_or_frame_can_carry_is_counted_and_the_group_goes_on(term):
-    crew = Crew()
-    crew.link.offer(None, term)
-    crew.gates(2)
-    assert crew.states() == ["serving"] * FACTS.ranks
-    assert [agent.term_seen for agent in crew.agents] == [0] * FACTS.ranks
-    assert [agent.stats["errors"] for agent in crew.agents] == [2, 0, 0, 0]
-    assert [agent.stats["step_differs"] for agent in crew.agents] == [0] * FACTS.ranks
-    crew.offer(GOOD)
-    crew.settle()
-    assert crew.states() == ["switched"] * FACTS.ranks
-
-
-def test_a_step_that_no_header_can_carry_stops_nobody():
-    crew = Crew(step_offset={0: 2**70})
-    crew.offer(GOOD)
-    crew.gates(3)
-    assert_nobody_switched(crew)
-    assert crew.states() == ["serving"] * FACTS.ranks
-    crew.step_offset = {}
-    crew.settle()
-    assert crew.states() == ["switched"] * FACTS.ranks
-
-
 def test_an_expert_that_the_live_map_does_not_hold_is_refused_by_all_before_a_parcel_moves():
     crew = Crew()
     for agent in crew.agents:
@@ -254,55 +211,6 @@ def test_an_expert_that_the_live_map_does_not_hold_is_refused_by_all_before_a_pa
     crew.settle()
     assert crew.switched == [[]] * FACTS.ranks
     assert {(rank, code) for rank, code, _ in crew.agents[3].refusals} == {(r, "no_source") for r in range(4)}
-
-
-def test_an_offer_that_expired_before_any_gate_is_never_put_to_the_vote():
-    crew = Crew()
-    crew.offer(GOOD)
-    crew.clocks[0].ahead_s = 31.0
-    crew.gates(2)
-    assert_nobody_switched(crew)
-    assert crew.agents[0].refusals[0][:2] == (0, "expired")
-    assert crew.states()[1:] == ["serving"] * 3
-
-
-def test_prepared_ranks_let_go_when_the_store_no_longer_asks():
-    crew = Crew()
-    crew.stage(GOOD)
-    crew.link.away = False
-    crew.offer(None, term=1)
-    crew.gates(2)
-    assert_nobody_switched(crew)
-    assert {agent.refusals[0][1] for agent in crew.agents} == {"withdrawn"}
-
-
-def test_an_offer_of_a_deposed_leader_is_refused_even_when_it_is_prepared():
-    crew = Crew()
-    crew.stage(GOOD)
-    crew.link.away = False
-    crew.offer(GOOD, term=2)
-    crew.settle()
-    assert_nobody_switched(crew)
-    assert {code for _, code, _ in crew.agents[0].refusals} == {"old_term"}
-    assert {agent.term_seen for agent in crew.agents} == {2}
-
-
-def test_a_store_that_is_away_never_changes_a_map():
-    crew = Crew()
-    crew.offer(GOOD)
-    crew.link.away = True
-    crew.gates(5)
-    assert_nobody_switched(crew)
-    assert crew.states() == ["serving"] * FACTS.ranks
-
-
-def test_an_applied_offer_that_stays_in_the_store_is_not_applied_again():
-    crew = Crew()
-    crew.offer(GOOD)
-    crew.settle()
-    crew.gates(4)
-    assert {len(switched) for switched in crew.switched} == {1}
-    assert crew.states() == ["switched"] * FACTS.ranks
 
 
 def test_MIG_12_a_slot_that_reads_back_wrong_is_reported_and_never_claimed():  # noqa: N802
@@ -427,17 +335,6 @@ def test_a_closed_agent_takes_no_further_part():
     crew.offer(GOOD)
     assert [agent.before_forward(0) for agent in crew.agents] == [None] * FACTS.ranks
     assert_nobody_switched(crew)
-
-
-def test_the_run_is_named_by_rank_0():
-    assert {agent.run_id for agent in Crew().agents} == {77}
-
-
-def test_a_rank_counts_steps_that_rank_0_numbers_otherwise():
-    crew = Crew(step_offset={2: GATE_STEPS})
-    crew.gates(3)
-    assert [agent.stats["step_differs"] for agent in crew.agents] == [0, 0, 3, 0]
-    assert layer_map_digest(3, BASE[0]) == int(crew.agents[2].layer_digests[0])
 
 
 def test_the_real_recorder_counts_under_the_new_map_from_the_switch_on():
