@@ -19,7 +19,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from signal import SIGKILL
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from calm_pool import calm_pool
 
@@ -81,7 +81,7 @@ def shipped_settings(facts: PoolFacts, store_url: str, folder: Path) -> dict[str
 
 def leader(pool: CalmPool) -> DaemonProcess:
     """The daemon that holds the lease, by the process that its value names."""
-    held = pool.client.get(lease_key(POOL))
+    held = cast("bytes | None", pool.client.get(lease_key(POOL)))
     pid = leader_pid(held)
     for daemon in pool.daemons:
         if daemon.pid and daemon.pid == pid:
