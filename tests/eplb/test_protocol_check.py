@@ -47,8 +47,13 @@ def test_two_ranks_keep_the_rules_through_two_crashes_a_lost_store_and_two_messa
 
 
 @pytest.mark.slow
-def test_two_ranks_keep_the_rules_through_a_pause_and_any_other_of_these_faults():
-    assert keeps_the_rules(replace(MAIN_FAULTS, pauses=1, faults=2)).states > 100_000
+def test_two_ranks_keep_the_rules_through_a_pause_and_any_two_others_of_these_faults():
+    assert keeps_the_rules(replace(MAIN_FAULTS, pauses=1, faults=3)).states > 100_000
+
+
+@pytest.mark.slow
+def test_three_ranks_keep_the_rules_through_any_two_of_these_faults():
+    assert keeps_the_rules(replace(MAIN_FAULTS, ranks=3, faults=2)).states > 100_000
 
 
 def rows(states):
@@ -82,6 +87,9 @@ def reached(bounds, guards, *, reduced):
         (Bounds(waves=1, daemons=1, losses=1), ""),
         (Bounds(waves=1, daemons=1, pauses=1), ""),
         (Bounds(waves=1, daemons=1, messages=2), ""),
+        (Bounds(waves=1, losses=1), ""),
+        (Bounds(waves=1, daemons=1, losses=1, messages=1), ""),
+        (Bounds(waves=2, daemons=1, crashes=1), ""),
         (Bounds(waves=1, daemons=1, messages=1, pauses=1), ""),
         (Bounds(waves=1, daemons=1, writes=1), ""),
         (Bounds(waves=1, daemons=1, writes=1, profile=Profile.DELEGATED), ""),

@@ -73,9 +73,14 @@ def test_a_budget_knows_what_each_fault_leaves_and_how_many_were_spent():
     budget = Budget(first, parts)
     for key, left in enumerate(parts.all(Left)):
         assert budget.spent[key] == first.faults - left.faults
-        for number, kind in enumerate(SPENDS[1:-1], start=1):
-            after = budget.after[key, number]
-            assert (None if after < 0 else parts.part(Left, int(after))) == left.spend(kind)
+        for number, kind in enumerate(SPENDS):
+            after, less = budget.after[key, number], left
+            for one in kind.split("+") if kind and kind != "plans" else ():
+                less = less and less.spend(one)
+            if kind == "plans":
+                less = left._replace(plans=left.plans - 1) if left.plans else None
+            assert (None if after < 0 else parts.part(Left, int(after))) == less
+    assert sum(parts.part(Left, budget.nothing)[:-1]) == 0
 
 
 @given(data=st.data())
@@ -95,4 +100,15 @@ def test_a_state_is_new_unless_one_like_it_had_as_much_left_of_all_kinds(data):
             ):
                 new.append(place)
                 met.append(state)
-        assert known.add(np.array(batch, np.int32).T)[1].tolist() == new
+        assert known.add(np.array(batch, np.int32).T).tolist() == new
+
+
+def test_likenesses_are_kept_while_the_table_grows():
+    parts = Parts()
+    known = Known(Budget(start(BOUNDS).left, parts))
+    rng = np.random.default_rng(3)
+    states = np.stack([rng.permutation(30_000), *np.zeros((3, 30_000), int)]).astype(np.int32)
+    for part in np.split(states, 10, axis=1):
+        assert known.add(part).tolist() == list(range(3000))
+    assert known.count == 30_000
+    assert not known.add(states).size

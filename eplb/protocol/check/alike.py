@@ -3,7 +3,7 @@
 Each reduction keeps what can follow: a state and its representative allow the same steps, up to the same reduction.
 
 * Daemons are alike. One without lease and without a write can only begin anew, as one that has just started.
-* Without messages to spend, nothing that was overwritten in the store is read again.
+* While no plan is to be made, daemons take all rows that no plan or offer at hand names for stale: they count as one.
 * A rank's answer to an offer matters only while the offer can come: it is in the store, in a cache or about to be written, or a
   plan that is there could make it again under a term that is still granted. A new life of the group forgets the answers of the
   one before: whoever switches such an offer breaks the rule on offers of another life.
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eplb.protocol.check.layout import BLOCK_BITS, LEAD, LIVES, POOL
-from eplb.protocol.check.matters import LOSSES, Hearing, View, live, may_come, rest, twin
+from eplb.protocol.check.matters import LOSSES, ROWS, Hearing, View, live, may_come, rest, twin
 from eplb.protocol.check.numbers import Memo, each
 from eplb.protocol.check.parts import BITS
 from eplb.protocol.check.rename import SAME, Names, Sign, joined, names, renamed, sign
@@ -57,7 +57,8 @@ class Alike:
     ) -> None:
         self._bounds, self._shape, self._layout = bounds, shape, layout
         self._ranks, self._parts, self._blocks = ranks, parts, blocks
-        self._may_come = parts.fact(Left, may_come)
+        rows = ROWS * (bounds.profile is not Profile.STAGED)
+        self._may_come = parts.fact(Left, lambda left: may_come(left) | rows)
         self._first = Memo(BLOCK_BITS[:1], 1, self._first_terms)
         self._rest = Memo((4, BITS, BITS, BLOCK_BITS[LEAD]), 4, self._rests)
         self._pool = Memo((BLOCK_BITS[POOL], BITS, BITS), 1, self._pools)
@@ -79,6 +80,13 @@ class Alike:
         if len(self._layout.daemons) == 2:
             now[LEAD] = self._ordered.one(now[LEAD])
         return now
+
+    def hearings(self, states: States) -> Column:
+        """By representative, what its records matter for."""
+        pool, lead, _, left = states
+        cache = self._blocks[POOL].part(self._layout.cache, pool)
+        found: Column = self._rest.of(self._may_come.one(left), self._first.one(pool), cache, lead)[3]
+        return found
 
     # All but ranks and records.
 

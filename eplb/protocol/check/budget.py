@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from eplb.protocol.check.numbers import Column
     from eplb.protocol.check.parts import Parts
 
-SPENDS = ("", *KINDS, "plans")
+SPENDS = ("", *KINDS, "plans", "losses+messages")
 """What a step can spend, by number; the first is nothing."""
 
 
 class Budget:
     """``after`` [left, spends] keys of what a step leaves, -1 = there is none left to spend; ``spent`` faults by left.
 
-    ``covered`` [left, words] uint64: bit k of the words is set if no kind has more in ``k`` than in this left.
+    ``covered`` [left, words] uint64: bit k of the words is set if no kind has more in ``k`` than in this left. ``nothing`` the key of the least.
     """
 
     def __init__(self, start: Left, parts: Parts) -> None:
@@ -36,6 +36,7 @@ class Budget:
                     queue.append(less)
                 row.append(-1 if less is None else known[less])
             rows.append(row)
+        self.nothing = known[min(queue, key=lambda left: sum(left) - left.faults)]
         self.after: Column = np.array(rows, np.int32)
         self.spent: Column = np.array([start.faults - left.faults for left in queue], np.int32)
         self.covered: NDArray[np.uint64] = _bits(np.array(queue))
@@ -46,6 +47,9 @@ def _less(left: Left, spends: str) -> Left | None:
         return left
     if spends == "plans":
         return left._replace(plans=left.plans - 1) if left.plans else None
+    if spends == "losses+messages":
+        less = left.spend("losses")
+        return less and less.spend("messages")
     return left.spend(spends)
 
 

@@ -12,23 +12,30 @@ from eplb.protocol.check.ranks import Ranks, crashed
 from eplb.protocol.check.sight import Sight
 from eplb.protocol.check.transfers import Transfers
 from eplb.protocol.check.world import KINDS, Cache, Control, Daemon, Left, Live, Record, whole
-from eplb.protocol.wave import Act
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from eplb.protocol.check.daemons import Turn
     from eplb.protocol.check.layout import Layout
+    from eplb.protocol.check.ranks import Gate
     from eplb.protocol.check.world import Bounds, Group, Rank, Row, Shape
 
 Claim = tuple[int, int, "Row"]
 """Run, layer and row that a daemon takes for served by all members."""
 
 
+REPORTED, REPORTED_LATE, REPLAYED = 1, 2, 3
+READ, READ_OLDER = 1, 2
+OVERWRITTEN = 1
+
+
 class Change(NamedTuple):
     """What a step does: new parts by place; ``spends`` the kind of fault, or "plans", "" = nothing.
 
-    ``free``: it comes without a fault and without being asked for. ``wrong`` the rule that it breaks, "" = none.
+    ``free``: it comes without a fault and without being asked for. ``wrong`` the rule that it breaks, "" = none. ``kind`` what it
+    does to records (``REPORTED`` and so on), to what the first rank has read (``READ``), or to the store (``OVERWRITTEN``); 0 = none of it.
+    A message that comes late is paid for when what it holds is overwritten: else nothing of it is kept.
     """
 
     name: str
@@ -37,6 +44,7 @@ class Change(NamedTuple):
     free: bool = True
     wrong: str = ""
     claim: Claim | None = None
+    kind: int = 0
 
 
 class Changes:
@@ -53,33 +61,41 @@ class Changes:
 
     # Ranks.
 
-    def pool(self, *parts: Any) -> Iterator[Change]:
-        """Steps that look at ranks, the cache of the first member and the group's life only."""
+    def gates(self, *parts: Any) -> Iterator[Change]:
+        """Steps that look at ranks, the cache of the first member and the group's life."""
         *ranks, cache, group = parts
-        yield from self._group(tuple(ranks), cache, group)
+        if _serves(ranks, group):
+            yield from self._stepped(ranks, self.ranks.gate(tuple(ranks), cache, group, self._whole))
+
+    def own(self, *parts: Any) -> Iterator[Change]:
+        """Steps that look at ranks and the group's life only."""
+        *ranks, group = parts
+        yield from self._group(tuple(ranks), group)
         for number in group.members:
             if ranks[number].alive:
                 yield from self._settle(number, ranks[number])
                 yield from self._rank_fails(number, ranks[number], group)
 
-    def _group(self, ranks: tuple[Rank, ...], cache: Cache, group: Group) -> Iterator[Change]:
+    def _group(self, ranks: tuple[Rank, ...], group: Group) -> Iterator[Change]:
         steps = list(self._transfers.ends(ranks, group, self._whole))
-        if all(ranks[number].alive and not ranks[number].left for number in group.members):
-            steps += self.ranks.gate(ranks, cache, group, self._whole)
+        if _serves(ranks, group):
             steps += self._commits.ends(ranks, group, self._whole)
         else:
             steps += self.ranks.group_fails(ranks, group, self._whole)
-        for step in steps:
-            changed = _others(ranks, step.ranks)
-            if changed or step.wrong or step.fault:
-                spends = self._spent(step.left) if step.fault else ""
-                yield Change(step.name, changed, spends, free=not step.fault, wrong=step.wrong)
+        yield from self._stepped(ranks, steps)
         for name, now, life in reforms(self.shape, self.bounds.waves, ranks, group):
             changed = {**_others(ranks, now), self.layout.group: life}
             first = life.members[0]
             if first != group.members[0] or not ranks[first].alive or name == "start anew":
                 changed[self.layout.cache] = Cache()  # another process looks at the store
             yield Change(name, changed)
+
+    def _stepped(self, ranks: Sequence[Rank], steps: Iterable[Gate]) -> Iterator[Change]:
+        for step in steps:
+            changed = _others(tuple(ranks), step.ranks)
+            if changed or step.wrong or step.fault:
+                spends = self._spent(step.left) if step.fault else ""
+                yield Change(step.name, changed, spends, free=not step.fault, wrong=step.wrong)
 
     def _settle(self, number: int, rank: Rank) -> Iterator[Change]:
         for late in (False, True):
@@ -101,17 +117,21 @@ class Changes:
         record = self.ranks.record(rank, number, group)
         return record._replace(term=0) if record.term <= fence else record
 
-    def report(self, number: int, told: Live, live: Live) -> Iterator[Change]:
-        """A rank reports; ``told`` its new record."""
-        record = told.record
-        if record is not None and live.record != record:
-            yield Change(f"rank {number} reports", {self.layout.lives[number]: Live(record, live.record)})
-
-    def again(self, number: int, live: Live) -> Iterator[Change]:
-        """An older record comes after a newer one."""
-        if live.older is not None and live.older != live.record:
-            again: dict[int, object] = {self.layout.lives[number]: Live(live.older, live.older)}
-            yield _fault("messages", f"an older record of rank {number} comes again", again)
+    def tell(self, number: int, told: Live, live: Live) -> Iterator[Change]:
+        """What the store can have of a rank next; ``told`` what the rank reports."""
+        place, record, older = self.layout.lives[number], told.record, live.older
+        if older is not None:
+            name = f"an older record of rank {number} comes again"
+            yield Change(name, {place: Live(older)}, free=False, kind=REPLAYED)
+        if record is None or record == live.record:
+            return
+        name = f"rank {number} reports"
+        yield Change(name, {place: Live(record)}, kind=REPORTED)
+        for late in {live.record, older} - {None, record}:
+            parts: dict[int, object] = {place: Live(record, late)}
+            yield _fault("messages", f"{name}; a record before is to come again", parts)._replace(
+                kind=REPORTED_LATE
+            )
 
     # The store.
 
@@ -119,21 +139,55 @@ class Changes:
         """The group's first member reads the store."""
         fresh, place = Cache(control.offer, control.fence), self.layout.cache
         if fresh != cache:
-            yield Change("rank 0 reads", {place: fresh})
-        if control.before not in (fresh, cache):
-            yield _fault("messages", "rank 0 reads an older offer", {place: control.before})
+            yield Change("rank 0 reads", {place: fresh}, kind=READ)
+        if control.before not in (None, fresh, cache):
+            yield Change(
+                "rank 0 reads an older offer",
+                {place: control.before, self.layout.control: control._replace(before=None)},
+                free=False,
+                kind=READ_OLDER,
+            )
 
     def leaders(self, control: Control, *daemons: Daemon) -> Iterator[Change]:
         """Steps that look at what daemons wrote, and at themselves, only."""
-        yield self._loss(control)
+        yield from self._read_late(self._loss(), control)
         for number, daemon in enumerate(daemons):
-            yield from self._turns(number, self._daemons.write(daemon, control))
+            for change in self._turns(number, self._daemons.write(daemon, control)):
+                yield from self._read_late(change, control)
             yield from self._daemon_fails(number, daemon, control)
 
-    def _loss(self, control: Control) -> Change:
-        empty = Control(before=Cache(control.offer, control.fence))
-        parts: dict[int, object] = {self.layout.control: empty, **dict.fromkeys(self.layout.lives, Live())}
+    def _loss(self) -> Change:
+        parts: dict[int, object] = {
+            self.layout.control: Control(),
+            **dict.fromkeys(self.layout.lives, Live()),
+        }
         return _fault("losses", "the store loses all keys", parts)
+
+    def then(self, number: int, control: Control, *daemons: Daemon) -> Iterator[Change]:
+        """Steps after a decision of this daemon that do not commute with it."""
+        yield from self._read_late(self._loss(), control)
+        for change in self._turns(number, self._daemons.write(daemons[number], control)):
+            if self.layout.control in change.parts:
+                yield from self._read_late(change, control)
+        for change in self._daemon_fails(number, daemons[number], control):
+            if change.spends == "pauses":
+                yield change
+
+    def _read_late(self, change: Change, control: Control) -> Iterator[Change]:
+        """A step that may write the store, and the same with a read before it that is answered later."""
+        after = change.parts.get(self.layout.control)
+        if not isinstance(after, Control):
+            yield change
+            return
+        yield change._replace(kind=OVERWRITTEN)
+        late = after._replace(before=Cache(control.offer, control.fence))
+        yield change._replace(
+            name=f"{change.name}, a read before it is late",
+            parts={**change.parts, self.layout.control: late},
+            spends=f"{change.spends}+messages" if change.spends else "messages",
+            free=False,
+            kind=OVERWRITTEN,
+        )
 
     def stray(self, first: Rank, control: Control, group: Group) -> Iterator[Change]:
         """An offer that nobody's plan made."""
@@ -168,28 +222,6 @@ class Changes:
             paused = daemon if daemon.write is not None else Daemon()
             yield _fault("pauses", "a leader is paused past its lease", {place: paused, **free})
 
-    def decided_now(self, number: int, daemon: Daemon, control: Control, plans: int, *lives: Live) -> bool:
-        """Whether a daemon with a pending write could as well decide on it now as when it did.
-
-        A decision reads the store and changes only what its daemon, and a budget, holds. It commutes with every step that neither
-        changes the store nor is that daemon's: such steps go first, and the daemon decides after them. Rules about a decision are
-        asked in every state in which it can be taken, so that none is missed.
-        """
-        write = daemon.write
-        if write is None:
-            return False
-        begins = write.plan if write.act == Act.BEGIN else None
-        before = daemon._replace(write=None, idea=daemon.idea if begins is None else begins.base)
-        after = whole(self.bounds, plans)
-        left = after._replace(plans=plans + (begins is not None))
-        sight = Sight.of(control, tuple(live.record for live in lives), self._guards)
-        for turn in self._daemons.cycle(before, sight, number, left):
-            again = turn.daemon.write
-            same = again is not None and again == write._replace(plan=again.plan)
-            if same and turn.daemon.idea == daemon.idea and turn.left in (None, after):
-                return True
-        return False
-
     def _turns(self, number: int, turns: Iterable[Turn]) -> Iterator[Change]:
         for turn in turns:
             parts: dict[int, object] = {self.layout.daemons[number]: turn.daemon}
@@ -201,6 +233,10 @@ class Changes:
     def _spent(self, left: Left) -> str:
         """What a step has spent of one of each kind."""
         return next((kind for kind in KINDS if getattr(left, kind) < getattr(self._whole, kind)), "plans")
+
+
+def _serves(ranks: Sequence[Rank], group: Group) -> bool:
+    return all(ranks[number].alive and not ranks[number].left for number in group.members)
 
 
 def _others(before: tuple[Rank, ...], after: tuple[Rank, ...]) -> dict[int, object]:

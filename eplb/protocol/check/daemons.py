@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from eplb.protocol.check.world import Cache, Control, Daemon, Offer, Plan, Write
+from eplb.protocol.check.world import Control, Daemon, Offer, Plan, Write
 from eplb.protocol.facts import Profile
 from eplb.protocol.leader import may_lead, may_write, next_term
 from eplb.protocol.wave import DUE, Act, WaveState, decide_act, observe_wave
@@ -152,7 +152,6 @@ class Daemons:
             control.holder,
             write.plan,
             write.offer,
-            before=Cache(control.offer, control.fence),
         )
         yield Turn(f"write {write.act}", daemon._replace(write=None), after, wrong=wrong)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from eplb.protocol.check.ends import Ends
 from eplb.protocol.check.known import Known
 from eplb.protocol.check.layout import LEFT
 from eplb.protocol.check.steps import Steps
@@ -55,10 +56,9 @@ def explore(
 
 
 class _Batch(NamedTuple):
-    """States with their numbers and the numbers of their likenesses."""
+    """States with their numbers."""
 
     numbers: Column
-    alike: Column
     states: States
 
     def take(self, which: NDArray[np.bool_] | slice) -> _Batch:
@@ -66,10 +66,10 @@ class _Batch(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """How states were met first: the state before, and the names of the step from it."""
+    """How states were met first: the state before, and the way of the step from it."""
 
     parents: Column
-    names: Column
+    steps: Column
 
 
 class _Search:
@@ -81,15 +81,13 @@ class _Search:
         self.states = self.depth = self.count = 0
         self.open: list[dict[int, list[_Batch]]] = [{} for _ in range(self.steps.budget.spent.max() + 1)]
         self.ways: list[_Way] = []
-        self.alike: list[Column] = []
-        self.ends: list[NDArray[np.bool_]] = []
-        self.edges: list[tuple[Column, Column]] = []
+        self.ends = Ends(self.steps)
 
     def run(self, states_max: int) -> Result:
         begun_s = time.process_time()
         first = self.steps.start()
-        alike, _ = self.known.add(first)
-        self._add(alike, first, _Way(np.array([-1], np.int32), np.zeros((2, 1), np.int32)), 0)
+        self.known.add(first)
+        self._add(first, _Way(np.array([-1], np.int32), np.array([-1], np.int32)), 0)
         for level in self.open:
             while level:
                 depth = min(level)
@@ -102,7 +100,7 @@ class _Search:
                         return self._result(begun_s, wrong, path=self._path(self.states - 1))
                     if self.states >= states_max:
                         return self._result(begun_s, complete=False)
-        to_end, lost = self._distances() if self.progress else (0, -1)
+        to_end, lost = self.ends.distances() if self.progress else (0, -1)
         if lost >= 0:
             return self._result(begun_s, NO_WAY_ON, path=self._path(lost))
         return self._result(begun_s, to_end=to_end)
@@ -113,7 +111,7 @@ class _Search:
         wrong = np.flatnonzero(found.wrong)
         if wrong.size:
             found = found.take(np.arange(wrong[0] + 1))
-        alike, new = self.known.add(found.states)
+        new = self.known.add(found.states)
         if wrong.size and wrong[0] not in new[-1:]:
             new = np.append(new, wrong[0])
         broken = self.steps.rules_broken(np.take(found.states, new, axis=1))
@@ -122,28 +120,24 @@ class _Search:
         first = np.flatnonzero(broken)[:1]
         if first.size:
             new = new[: first[0] + 1]
-            found, alike = found.take(np.arange(new[-1] + 1)), alike[: new[-1] + 1]
+            found = found.take(np.arange(new[-1] + 1))
         self.count += len(found.source)
-        way = _Way(batch.numbers[found.source[new]], found.names[:, new])
-        self._add(alike[new], np.take(found.states, new, axis=1), way, depth)
-        if self.progress:
-            source = batch.alike.take(found.source)
-            goes_on = found.free & (source != alike)
-            self.edges.append((np.compress(goes_on, source), np.compress(goes_on, alike)))
+        way = _Way(batch.numbers[found.source[new]], found.ways[new])
+        self._add(np.take(found.states, new, axis=1), way, depth)
         return self.steps.text(broken[first[0]]) if first.size else ""
 
-    def _add(self, alike: Column, states: States, way: _Way, depth: int) -> None:
-        count = len(alike)
+    def _add(self, states: States, way: _Way, depth: int) -> None:
+        count = states.shape[1]
         if not count:
             return
         numbers = np.arange(self.states, self.states + count, dtype=np.int32)
         self.states += count
         self.depth = max(self.depth, depth)
         self.ways.append(way)
-        self.alike.append(alike)
-        self.ends.append(self.steps.ended(states))
+        if self.progress:
+            self.ends.add(states, numbers)
         spent = self.steps.budget.spent[states[LEFT]]
-        batch = _Batch(numbers, alike, states)
+        batch = _Batch(numbers, states)
         for faults in np.unique(spent).tolist():
             self.open[faults].setdefault(depth, []).append(batch.take(spent == faults))
 
@@ -161,28 +155,9 @@ class _Search:
 
     def _path(self, number: int) -> tuple[str, ...]:
         parents = np.concatenate([way.parents for way in self.ways])
-        names = np.concatenate([way.names for way in self.ways], axis=1)
-        steps: list[int] = []
+        steps = np.concatenate([way.steps for way in self.ways])
+        found: list[list[str]] = []
         while number > 0:
-            steps += reversed(names[:, number].tolist())
+            found.append(self.steps.way(int(steps[number])))
             number = int(parents[number])
-        return tuple(self.steps.text(name) for name in reversed(steps) if name)
-
-    def _distances(self) -> tuple[int, int]:
-        """Steps from each state to an end on free steps, backwards from all ends: (the largest, a state without a way or -1)."""
-        alike, ends = np.concatenate(self.alike), np.concatenate(self.ends)
-        seen = np.zeros(self.known.count, bool)
-        seen[alike[ends]] = True
-        distance = 0
-        while True:
-            reached: list[Column] = []
-            for number, (sources, targets) in enumerate(self.edges):
-                open_ = ~seen[sources]
-                self.edges[number] = np.compress(open_, sources), np.compress(open_, targets)
-                reached.append(np.compress(open_ & seen[targets], sources))
-            if not any(map(len, reached)):
-                break
-            seen[np.concatenate(reached)] = True
-            distance += 1
-        lost = np.flatnonzero(~seen[alike])
-        return distance, int(lost[0]) if lost.size else -1
+        return tuple(name for names in reversed(found) for name in names)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from eplb.protocol.check.changes import Change, Claim
     from eplb.protocol.check.layout import Block, States
-    from eplb.protocol.check.numbers import Column, Columns
+    from eplb.protocol.check.numbers import Column, Columns, Places
     from eplb.protocol.check.parts import Parts
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ T = TypeVar("T")
 AS_BEFORE = -1
 NO_CLAIM = -1
 _EDIT_BITS = 20
-NAME, WRONG, CLAIM, SPENDS_AT, FREE = range(LEFT, LEFT + 5)
+NAME, WRONG, CLAIM, SPENDS_AT, FREE, KIND = range(LEFT, LEFT + 6)
 
 
 class Edits:
@@ -67,7 +67,7 @@ class Edits:
 class Table:
     """All changes met so far, a column each.
 
-    ``columns`` [LEFT + 5, changes]: an edit of each block; then at ``NAME`` and ``WRONG`` numbers of texts ("" is 0), at ``CLAIM``
+    ``columns`` [LEFT + 6, changes]: an edit of each block; then at ``NAME`` and ``WRONG`` numbers of texts ("" is 0), at ``CLAIM``
     one of a claim or ``NO_CLAIM``, at ``SPENDS_AT`` one of :data:`SPENDS`, at ``FREE`` 1 or 0.
     ``spent``: kinds of faults that may come at all; changes that spend others are left out.
     """
@@ -76,10 +76,12 @@ class Table:
         self._blocks, self._parts, self._spent = blocks, parts, spent
         self.edits = [Edits(block, bits) for block, bits in zip(blocks, BLOCK_BITS, strict=True)]
         self._block_of = [which for which, block in enumerate(blocks) for _ in block.places]
-        self.columns: Column = np.empty((FREE + 1, 0), np.int32)
+        self.columns: Column = np.empty((KIND + 1, 0), np.int32)
+        self.outcomes: Column = np.empty(0, np.int32)
         self.texts: list[str] = []
         self.claims: list[Claim] = []
         self._texts: dict[str, int] = {}
+        self._outcomes: dict[tuple[int, ...], int] = {}
         self._claims: dict[Claim, int] = {}
         self.text("")
 
@@ -92,6 +94,8 @@ class Table:
             begins.append(begins[0] + len(rows))
         if rows:
             self.columns = np.concatenate([self.columns, np.array(rows, np.int32).T], axis=1)
+            outcomes = [self._outcomes.setdefault(tuple(row), len(self._outcomes)) for row in rows]
+            self.outcomes = np.append(self.outcomes, np.array(outcomes, np.int32))
         return np.array(begins, np.int32)
 
     def text(self, text: str) -> int:
@@ -105,29 +109,27 @@ class Table:
         edits = [edits.number(new) for edits, new in zip(self.edits, keys, strict=True)]
         claim = NO_CLAIM if change.claim is None else _number(self._claims, self.claims, change.claim)
         spends = SPENDS.index(change.spends)
-        return [*edits, self.text(change.name), self.text(change.wrong), claim, spends, int(change.free)]
+        return [
+            *edits,
+            self.text(change.name),
+            self.text(change.wrong),
+            claim,
+            spends,
+            int(change.free),
+            change.kind,
+        ]
 
 
 class Family:
-    """Steps that look at the same parts.
+    """Steps that look at the same parts: at columns of numbers with so many ``bits``; ``make`` gives the changes for one row of them."""
 
-    ``looks`` gives columns of a batch of states, of numbers with so many ``bits``; ``make`` the changes for one row of them.
-    """
-
-    def __init__(
-        self,
-        table: Table,
-        bits: Sequence[int],
-        looks: Callable[[States], Columns],
-        make: Callable[..., Iterable[Change]],
-    ) -> None:
-        self._table, self._rows, self._looks, self._make = table, Rows(bits), looks, make
+    def __init__(self, table: Table, bits: Sequence[int], make: Callable[..., Iterable[Change]]) -> None:
+        self._table, self._rows, self._make = table, Rows(bits), make
         self._begins: Column = np.empty(0, np.int32)
         self._counts: Column = np.empty(0, np.int32)
 
-    def of(self, states: States) -> tuple[Column, Column]:
-        """By state, where its changes begin in the table, and how many they are."""
-        columns = self._looks(states)
+    def look(self, columns: Columns) -> tuple[Column, Column]:
+        """By row, where its changes begin in the table, and how many they are."""
         numbers, fresh = self._rows.of(columns)
         if fresh.size:
             rows = zip(*(column[fresh].tolist() for column in columns), strict=True)
@@ -135,6 +137,31 @@ class Family:
             self._begins = np.append(self._begins, begins[:-1])
             self._counts = np.append(self._counts, np.diff(begins))
         return self._begins.take(numbers), self._counts.take(numbers)
+
+
+class StateFamily(Family):
+    """The same where states alone say what is looked at: ``looks`` gives the columns of a batch of states."""
+
+    def __init__(
+        self,
+        table: Table,
+        bits: Sequence[int],
+        make: Callable[..., Iterable[Change]],
+        looks: Callable[[States], Columns],
+    ) -> None:
+        super().__init__(table, bits, make)
+        self._looks = looks
+
+    def of(self, states: States) -> tuple[Column, Column]:
+        """By state, where its changes begin in the table, and how many they are."""
+        return self.look(self._looks(states))
+
+
+def places_of(begins: Column | Places, counts: Column | Places) -> tuple[Places, Places]:
+    """Runs of places: the run of each, and the place."""
+    runs = np.repeat(np.arange(len(counts)), counts)
+    first = np.asarray(begins, np.intp) - (np.cumsum(counts, dtype=np.intp) - counts)
+    return runs, first.take(runs) + np.arange(len(runs))
 
 
 def _number(known: dict[T, int], listed: list[T], item: T) -> int:

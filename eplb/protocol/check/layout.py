@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     """[4, states]: numbers of the blocks POOL, LEAD and LIVES, and the key of what is left."""
 
 POOL, LEAD, LIVES, LEFT = range(4)
-BLOCK_BITS = (20, 18, 22)
+BLOCK_BITS = (22, 16, 24)
 """Of numbers of blocks, so that a state but for what is left is one word."""
 
 

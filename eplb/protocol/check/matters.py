@@ -9,10 +9,14 @@ from eplb.protocol.facts import RankState
 from eplb.protocol.lives import weights_in_doubt
 
 if TYPE_CHECKING:
-    from eplb.protocol.check.world import Left, Offer
+    from eplb.protocol.check.world import Left, Offer, Row
 
-LOSSES, MESSAGES, STRAYS, PLANS = 1, 2, 4, 8
-"""What may still come, as bits."""
+LOSSES, STRAYS, PLANS, ROWS = 1, 2, 4, 8
+"""What may still come, as bits; ``ROWS``: a plan can lead back to any row."""
+
+
+UNKNOWN = ()
+"""A row that no plan names."""
 
 
 class View(NamedTuple):
@@ -38,22 +42,17 @@ class View(NamedTuple):
 
 
 class Hearing(NamedTuple):
-    """What a record matters for: ``silent`` daemons ask for terms only; ``again`` an older one may come again."""
+    """What a record matters for: ``silent`` daemons ask for terms only; ``rows`` that they tell from all others, None = all."""
 
     view: View
     fence: int
     silent: bool
-    again: bool
+    rows: frozenset[Row] | None
 
 
 def may_come(left: Left) -> int:
     """What may still come."""
-    return (
-        LOSSES * bool(left.losses)
-        | MESSAGES * bool(left.messages)
-        | STRAYS * bool(left.strays)
-        | PLANS * bool(left.plans)
-    )
+    return LOSSES * bool(left.losses) | STRAYS * bool(left.strays) | PLANS * bool(left.plans)
 
 
 def led(daemon: Daemon, number: int, control: Control, may_come: int) -> Daemon:
@@ -70,7 +69,7 @@ def view(cache: Cache, control: Control, daemons: list[Daemon], may_come: int) -
     """Offers and plans at hand."""
     writes = [daemon.write for daemon in daemons if daemon.write is not None]
     stored = [control.offer, *(write.offer for write in writes)]
-    cached = [cache.offer, control.before.offer]
+    cached = [cache.offer, control.before and control.before.offer]
     plans = [control.plan, *(write.plan for write in writes)]
     return View(
         frozenset(offer for offer in stored if offer is not None),
@@ -90,10 +89,38 @@ def twin(control: Control) -> Control:
     return control._replace(holder=3 - control.holder if control.holder else 0)
 
 
+def _rows(control: Control, daemons: list[Daemon]) -> frozenset[Row]:
+    """Rows that a plan or an offer at hand names: without another plan, daemons take all others for stale."""
+    writes = [daemon.write for daemon in daemons if daemon.write is not None]
+    plans = [control.plan, *(write.plan for write in writes)]
+    offers = [control.offer, *(write.offer for write in writes)]
+    rows = [row for plan in plans if plan is not None for row in (*plan.base, *plan.target)]
+    rows += [
+        row
+        for offer in offers
+        if offer is not None
+        for row in (offer.base, offer.named, offer.target, *offer.bases)
+    ]
+    return frozenset(rows)
+
+
+def asked(found: Live, offer: Offer | None) -> Live:
+    """A record without what a daemon that reads this offer does not ask."""
+    record = found.record
+    if record is None:
+        return Live()
+    record = record._replace(term=0)
+    about = record.about
+    same = about is not None and offer is not None and about._replace(term=offer.term) == offer
+    if same or weights_in_doubt(record.state, record.codes):
+        return Live(record)
+    return Live(record._replace(state=RankState.SERVING, about=None, codes=frozenset()))
+
+
 def live(found: Live, hearing: Hearing) -> Live:
     """Records without what no daemon asks."""
     record, older = (each and _heard(each, hearing) for each in found)
-    return Live(record, older if hearing.again and older != record else None)
+    return Live(record, older if older != record else None)
 
 
 def _heard(record: Record, hearing: Hearing) -> Record | None:
@@ -102,6 +129,10 @@ def _heard(record: Record, hearing: Hearing) -> Record | None:
     if hearing.silent:
         return (
             Record(0, (-1,), RankState.SERVING, None, frozenset(), (), record.term) if record.term else None
+        )
+    if hearing.rows is not None:
+        record = record._replace(
+            digests=tuple(row if row in hearing.rows else UNKNOWN for row in record.digests)
         )
     in_doubt = weights_in_doubt(record.state, record.codes)
     stuck = record.state is RankState.STUCK
@@ -114,8 +145,6 @@ def rest(
     cache: Cache, control: Control, daemons: list[Daemon], first_term: int, may_come: int
 ) -> tuple[Cache, Control, list[Daemon], View, Hearing]:
     """All but ranks and records, and what of these matters; ``first_term`` that the first rank has seen."""
-    if not may_come & MESSAGES:
-        control = control._replace(before=Cache())
     if control.offer is None and not may_come & STRAYS:
         control = control._replace(plan=None)
     daemons = [led(daemon, number, control, may_come) for number, daemon in enumerate(daemons)]
@@ -124,6 +153,8 @@ def rest(
     silent = not (
         may_come & (PLANS | STRAYS) or control.offer or any(d.write and d.write.offer for d in daemons)
     )
-    hearing = Hearing(at_hand, control.fence, silent, again=bool(may_come & MESSAGES))
-    control = control._replace(before=read(control.before, first_term))
+    every = may_come & (PLANS | STRAYS | ROWS) or any(daemon.idea is not None for daemon in daemons)
+    hearing = Hearing(at_hand, control.fence, silent, None if every else _rows(control, daemons))
+    if control.before is not None:
+        control = control._replace(before=read(control.before, first_term))
     return read(cache, first_term), control, daemons, at_hand, hearing

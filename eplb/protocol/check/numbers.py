@@ -16,9 +16,16 @@ if TYPE_CHECKING:
     Words = NDArray[np.int64]
     Places = NDArray[np.intp]
 
-_FREE = -1
+FREE = -1
 _NUMBER_BITS, _WORD_BITS = 31, 62
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def homes(words: Words, size: int) -> Places:
+    """Where the search for each word begins in a table of so many places, a power of two."""
+    mixed = words.view(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * _ODD
+    return (mixed >> np.uint64(65 - size.bit_length())).view(np.intp)
 
 
 class Numbers:
@@ -26,7 +33,7 @@ class Numbers:
 
     def __init__(self) -> None:
         self.count = 0
-        self._words: Words = np.full(1 << 10, _FREE, np.int64)
+        self._words: Words = np.full(1 << 10, FREE, np.int64)
         self._numbers: Column = np.zeros(1 << 10, np.int32)
 
     def of(self, words: Words) -> tuple[Column, Places]:
@@ -44,24 +51,19 @@ class Numbers:
         self._add(words[fresh])
         return numbers, fresh
 
-    def _homes(self, words: Words) -> Places:
-        mixed = words.view(np.uint64)
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * _ODD
-        return (mixed >> np.uint64(65 - len(self._words).bit_length())).view(np.intp)
-
     def _find(self, words: Words) -> Column:
-        at = self._homes(words)
+        at = homes(words, len(self._words))
         found, numbers = self._words.take(at), self._numbers.take(at)
         asked = np.flatnonzero(found != words)
-        numbers[asked] = _FREE
-        asked = np.compress(found.take(asked) != _FREE, asked)
+        numbers[asked] = FREE
+        asked = np.compress(found.take(asked) != FREE, asked)
         at = at.take(asked)
         while asked.size:
             at = (at + 1) & (len(self._words) - 1)
             found = self._words.take(at)
             here = found == words.take(asked)
             numbers[np.compress(here, asked)] = self._numbers.take(np.compress(here, at))
-            open_ = ~here & (found != _FREE)
+            open_ = ~here & (found != FREE)
             asked, at = np.compress(open_, asked), np.compress(open_, at)
         return numbers
 
@@ -69,15 +71,15 @@ class Numbers:
         numbers = np.arange(self.count, self.count + len(words), dtype=np.int32)
         self.count += len(words)
         if 2 * self.count > len(self._words):
-            kept = np.flatnonzero(self._words != _FREE)
+            kept = np.flatnonzero(self._words != FREE)
             words = np.concatenate([self._words[kept], words])
             numbers = np.concatenate([self._numbers[kept], numbers])
             size = 1 << (4 * self.count - 1).bit_length()
-            self._words = np.full(size, _FREE, np.int64)
+            self._words = np.full(size, FREE, np.int64)
             self._numbers = np.zeros(size, np.int32)
-        at = self._homes(words)
+        at = homes(words, len(self._words))
         while words.size:
-            free = self._words[at] == _FREE
+            free = self._words[at] == FREE
             self._words[at[free]] = words[free]  # of several for one place, one gets it
             placed = self._words[at] == words
             self._numbers[at[placed]] = numbers[placed]
@@ -95,7 +97,7 @@ class _Dense:
         """As :meth:`Numbers.of`."""
         more = int(words.max(initial=-1)) + 1 - len(self._numbers)
         if more > 0:
-            self._numbers = np.append(self._numbers, np.full(more + len(self._numbers), _FREE, np.int32))
+            self._numbers = np.append(self._numbers, np.full(more + len(self._numbers), FREE, np.int32))
         numbers = self._numbers.take(words)
         missing = np.flatnonzero(numbers < 0)
         if not missing.size:
@@ -106,12 +108,33 @@ class _Dense:
         return self._numbers[words], fresh
 
 
-class Rows:
-    """Numbers of rows that are given as columns; ``bits`` of each column's numbers."""
+class Packing:
+    """Rows that are given as columns, as one word each; ``bits`` of each column's numbers."""
 
     def __init__(self, bits: Sequence[int]) -> None:
         self._bits = tuple(bits)
         self._inner: list[Numbers] = []
+
+    def words(self, columns: Columns) -> Words:
+        """The word of each row; where rows are wider than a word, their first columns are numbered."""
+        word, width, inner = columns[0].astype(np.int64), self._bits[0], 0
+        for column, bits in zip(columns[1:], self._bits[1:], strict=True):
+            if width + bits > _WORD_BITS:
+                if inner == len(self._inner):
+                    self._inner.append(Numbers())
+                word, width = self._inner[inner].of(word)[0].astype(np.int64), _NUMBER_BITS
+                inner += 1
+            word <<= bits
+            word |= column
+            width += bits
+        return word
+
+
+class Rows:
+    """Numbers of rows that are given as columns; ``bits`` of each column's numbers."""
+
+    def __init__(self, bits: Sequence[int]) -> None:
+        self._packing = Packing(bits)
         self._outer: Numbers | _Dense = Numbers() if len(bits) > 1 else _Dense()
 
     @property
@@ -123,17 +146,7 @@ class Rows:
         """The number of each row, and the places at which new rows stand for the first time, in order."""
         if isinstance(self._outer, _Dense):
             return self._outer.of(columns[0])
-        word, width, inner = columns[0].astype(np.int64), self._bits[0], 0
-        for column, bits in zip(columns[1:], self._bits[1:], strict=True):
-            if width + bits > _WORD_BITS:
-                if inner == len(self._inner):
-                    self._inner.append(Numbers())
-                word, width = self._inner[inner].of(word)[0].astype(np.int64), _NUMBER_BITS
-                inner += 1
-            word <<= bits
-            word |= column
-            width += bits
-        return self._outer.of(word)
+        return self._outer.of(self._packing.words(columns))
 
 
 class Memo:

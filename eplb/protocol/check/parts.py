@@ -10,7 +10,7 @@ from eplb.protocol.check.numbers import Memo, each
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BITS = 16
+BITS = 18
 """Of a key, so that many of them fit into one word."""
 
 

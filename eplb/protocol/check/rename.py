@@ -51,8 +51,10 @@ def sign(part: Any) -> Sign:
             live.append(part.offer)
         case Control():
             fence = part.fence
-            seen.add(part.before.term)
-            live += [part.offer, part.before.offer]
+            live.append(part.offer)
+            if part.before is not None:
+                seen.add(part.before.term)
+                live.append(part.before.offer)
         case Live():
             records = [record for record in part if record is not None]
             terms |= {record.term for record in records}
@@ -132,7 +134,7 @@ class _Renaming:
                 after = part._replace(
                     fence=self._term(part.fence),
                     offer=self._offer(part.offer),
-                    before=self._cache(part.before),
+                    before=part.before and self._cache(part.before),
                 )
             case Live():
                 after = Live(*map(self._record, part))

@@ -8,20 +8,24 @@ import numpy as np
 
 from eplb.protocol.check.alike import Alike
 from eplb.protocol.check.budget import Budget
-from eplb.protocol.check.changes import Changes
-from eplb.protocol.check.families import CLAIM, FREE, NAME, SPENDS_AT, WRONG, Table
+from eplb.protocol.check.changes import OVERWRITTEN, Changes
+from eplb.protocol.check.families import CLAIM, FREE, KIND, NAME, SPENDS_AT, WRONG, Table, places_of
 from eplb.protocol.check.layout import BLOCK_BITS, LEAD, LEFT, LIVES, POOL, Block, Layout
 from eplb.protocol.check.looks import Looks
-from eplb.protocol.check.numbers import Memo, each
+from eplb.protocol.check.numbers import Memo, Rows, each
 from eplb.protocol.check.parts import BITS, Parts
 from eplb.protocol.check.rules import broken_rule
+from eplb.protocol.check.updates import Updates, captured, kept_from
 from eplb.protocol.check.world import KINDS, Daemon, Group, Live, Rank, shape_of, start
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from numpy.typing import NDArray
 
     from eplb.protocol.check.layout import States
     from eplb.protocol.check.numbers import Column, Columns, Places
+    from eplb.protocol.check.updates import Choices
     from eplb.protocol.check.world import Bounds
 
 
@@ -29,14 +33,14 @@ FALSE_CLAIM = "took a wave for live that not all ranks have served"
 
 
 class Found(NamedTuple):
-    """Steps: where each comes from, a column of the batch, and leads; its names, and what was broken, as numbers of texts.
+    """Steps: where each comes from, a column of the batch, and leads; its way and what was broken, as numbers.
 
-    ``names`` [2, steps], 0 = no second one; ``free``: it comes without a fault and without being asked for.
+    ``free``: it comes without a fault and without being asked for.
     """
 
     source: Places
     states: States
-    names: Column
+    ways: Column
     free: NDArray[np.bool_]
     wrong: Column
 
@@ -45,19 +49,43 @@ class Found(NamedTuple):
         return Found(
             self.source.take(which),
             np.take(self.states, which, axis=1),
-            np.take(self.names, which, axis=1),
+            self.ways.take(which),
             self.free.take(which),
             self.wrong.take(which),
         )
 
-    def joined(self, others: Found) -> Found:
-        """These and then others."""
-        return Found(
-            np.concatenate([self.source, others.source]),
-            np.concatenate([self.states, others.states], axis=1),
-            np.concatenate([self.names, others.names], axis=1),
-            np.concatenate([self.free, others.free]),
-            np.concatenate([self.wrong, others.wrong]),
+
+class Raw(NamedTuple):
+    """Steps before like states are one; ``kinds`` of their changes."""
+
+    source: Places
+    states: States
+    names: Column
+    free: NDArray[np.bool_]
+    wrong: Column
+    kinds: Column
+
+    def take(self, which: Places) -> Raw:
+        """Some of the steps."""
+        return Raw(
+            self.source.take(which),
+            np.take(self.states, which, axis=1),
+            np.take(self.names, which, axis=1),
+            self.free.take(which),
+            self.wrong.take(which),
+            self.kinds.take(which),
+        )
+
+    @classmethod
+    def joined(cls, found: Sequence[Raw]) -> Raw:
+        """Steps one after the other."""
+        return cls(
+            np.concatenate([steps.source for steps in found]),
+            np.concatenate([steps.states for steps in found], axis=1),
+            np.concatenate([steps.names for steps in found], axis=1),
+            np.concatenate([steps.free for steps in found]),
+            np.concatenate([steps.wrong for steps in found]),
+            np.concatenate([steps.kinds for steps in found]),
         )
 
 
@@ -71,21 +99,36 @@ class Steps:
         self.bounds, self.layout = bounds, Layout.of(bounds)
         self._shape, self._parts = shape_of(bounds), Parts()
         self._blocks = [Block(which, places) for which, places in enumerate(self.layout.blocks)]
-        changes = Changes(bounds, self._shape, self.layout, guards)
-        self._ranks, parts = changes.ranks, self._parts
-        self._alike = (
-            Alike(bounds, self._shape, self.layout, blocks=self._blocks, ranks=self._ranks, parts=parts)
-            if reduced
-            else None
-        )
+        self._changes = Changes(bounds, self._shape, self.layout, guards)
+        self._ranks, parts = self._changes.ranks, self._parts
         self.budget = Budget(start(bounds).left, parts)
-        spent = frozenset(kind for kind in KINDS if getattr(bounds, kind)) | {"", "plans"}
+        spent = frozenset(kind for kind in KINDS if getattr(bounds, kind)) | {"", "plans", "losses+messages"}
         self._table = Table(self._blocks, parts, spent)
         self._looks = Looks(bounds, self.layout, self._blocks, parts)
-        self._families = list(self._looks.families(changes, self._table))
-        self._decided = [self._looks.decided(changes, number) for number in range(bounds.daemons)]
+        self._families = self._looks.families(self._changes, self._table)
+        self._alike: Alike | None = None
+        if reduced:
+            self._alike = Alike(
+                bounds, self._shape, self.layout, blocks=self._blocks, ranks=self._ranks, parts=parts
+            )
+            self._updates = Updates(
+                self.layout, self._blocks, parts, alike=self._alike, changes=self._changes, families=self._families,
+                table=self._table, budget=self.budget,
+            )  # fmt: skip
+        self._ways = Rows((BITS,) * (bounds.ranks + 3))
+        self._names: list[tuple[int, ...]] = []
+        self._told = [Memo((BITS, BITS, BITS), 1, each(self._tells(number))) for number in self.layout.ranks]
         self._claims = Memo((BITS, BLOCK_BITS[POOL]), 1, self._false_claims)
         self._rules = Memo((BLOCK_BITS[POOL],), 1, self._rules_broken)
+
+    def _tells(self, number: int) -> Callable[[int, int, int], int]:
+        part = self._parts.part
+
+        def told(rank: int, group: int, fence: int) -> int:
+            record = self._changes.record(number, part(Rank, rank), part(Group, group), fence)
+            return self._parts.key(Live(record))
+
+        return told
 
     def start(self) -> States:
         """The first state: all ranks have reported, and one daemon leads."""
@@ -119,72 +162,145 @@ class Steps:
         """By state, whether nothing is on offer to this pool, being written, in hand or lost."""
         return self._looks.ended(states)
 
-    def after(self, states: States) -> Found:
-        """Every step from some states; a decision comes with the next step that it does not commute with (:meth:`Changes.decided_now`)."""
-        found = self._after(states, None)
-        waits = self._waits(found.states)
-        waits[found.wrong > 0] = 0
-        waiting = np.flatnonzero(waits)
-        if not waiting.size:
-            return found
-        then = self._after(np.take(found.states, waiting, axis=1), waits[waiting])
-        then = then.take(np.flatnonzero((then.wrong > 0) | (self._waits(then.states) == 0)))
-        first = waiting[then.source]
-        both = Found(
-            found.source[first],
-            then.states,
-            np.stack([found.names[0, first], then.names[0]]),
-            found.free[first] & then.free,
-            then.wrong,
-        )
-        alone = np.flatnonzero(waits == 0)
-        order = np.argsort(np.concatenate([alone, first]), kind="stable")
-        return found.take(alone).joined(both).take(order)
+    def told(self, states: States) -> States:
+        """The same states when all is reported and read, and no more comes of itself."""
+        return self._updates.all_told(states, self.budget.nothing)
 
-    def _after(self, states: States, waits: Column | None) -> Found:
-        """Every step from some states; with ``waits``, only those that change the store or the daemon at that place."""
-        source, change = self._changes_from(states)
+    def way(self, number: int) -> list[str]:
+        """The names of what a step consists of."""
+        return [self._table.texts[name] for name in self._names[number] if name]
+
+    def after(self, states: States) -> Found:
+        """Every step from some states."""
+        raw = self._all_orders(states) if self._alike is None else self._reduced(states, self._alike)
+        raw = raw.take(np.argsort(raw.source, kind="stable"))
+        ways, fresh = self._ways.of(raw.names)
+        self._names += map(tuple, raw.names[:, fresh].T.tolist())
+        return Found(raw.source, self._alike_of(raw.states), ways, raw.free, raw.wrong)
+
+    def _all_orders(self, states: States) -> Raw:
+        """Every step by itself; what ranks report and read too."""
+        families, pool, lives = self._families, self._blocks[POOL], self._blocks[LIVES]
+        fence, group = self._looks.fence(states), pool.part(self.layout.group, states[POOL])
+        found = [family.of(states) for family in families.alone()]
+        for number, place in enumerate(self.layout.lives):
+            told = self._told[number].one(pool.part(number, states[POOL]), group, fence)
+            found.append(families.tells[number].look([told, lives.part(place, states[LIVES])]))
+        source, change = _merged(found)
+        return self._taken(source, np.take(states, source, axis=1), change)
+
+    def _reduced(self, states: States, alike: Alike) -> Raw:
+        """Steps with the reports and reads that they need, and decisions with what comes of them."""
+        hearings = alike.hearings(states)
+        told = self._updates.told(states[POOL], hearings)
+        reports, reads = self._updates.reports(states, told), self._updates.reads(states)
+        ranks = self._of_ranks(states, told, hearings, reports, reads)
+        daemons = Raw.joined([*self._of_readers(reports), self._of_writers(states)])
+        before = self._looks.can_be_read(states[LEAD])[daemons.source]
+        changed = self._looks.can_be_read(daemons.states[LEAD]) != before
+        which, choice = captured(daemons.source, changed, daemons.kinds == OVERWRITTEN, reads)
+        daemons = daemons.take(which)
+        daemons.states[POOL] = reads.states[POOL, choice]
+        daemons.names[0] = reads.names[0, choice]
+        return Raw.joined([ranks, daemons._replace(free=daemons.free & (reads.kinds[0, choice] == 0))])
+
+    def _of_ranks(
+        self, states: States, told: Column, hearings: Column, reports: Choices, reads: Choices
+    ) -> Raw:
+        """Gates after reads that matter to them, and what ranks do of themselves; both after reports that would be too late then."""
+        read, gate = _merged([self._families.gates.of(reads.states)])
+        needed, fresh = self._needed(reads, read, gate)
+        read, gate = read[needed], gate[needed]
+        source, own = _merged([self._families.own.of(states)])
+        first = np.searchsorted(reads.source, source)
+        read, change = np.append(read, first), np.append(gate, own)
+        free = np.append(fresh, np.ones(len(own), bool))
+        source = reads.source[read]
+        pools = self._table.edits[POOL].apply(reads.states[POOL, read], self._table.columns[POOL, change])
+        now = self._updates.told(pools, hearings[source])
+        which, report = kept_from(source, now != told[:, source], reports)
+        before = np.take(reports.states, report, axis=1)
+        before[:LIVES] = reads.states[:LIVES, read[which]]
+        names = np.concatenate([reads.names[:, read[which]], reports.names[:, report]])
+        calm = free[which] & (reports.kinds[:, report] == 0).all(axis=0)
+        return self._taken(source[which], before, change[which], names, calm)
+
+    def _of_readers(self, reports: Choices) -> Iterator[Raw]:
+        """Steps of daemons that read records; a decision with the next step that it does not commute with."""
+        families = self._families
+        for number, place in enumerate(self.layout.daemons):
+            for family in (families.leads[number], families.decisions[number]):
+                which, change = _merged([family.of(reports.states)])
+                needed, fresh = self._needed(reports, which, change)
+                which, change = which[needed], change[needed]
+                names = np.concatenate([np.zeros((1, len(which)), np.int32), reports.names[:, which]])
+                before = np.take(reports.states, which, axis=1)
+                found = self._taken(reports.source[which], before, change, names, fresh)
+                if family is families.leads[number]:
+                    yield found
+                    continue
+                ends = (found.wrong > 0) | ~self._looks.writes(found.states[LEAD], place)
+                yield found.take(np.flatnonzero(ends))
+                found = found.take(np.flatnonzero(~ends))
+                which, change = _merged(
+                    [family.of(found.states) for family in (families.then[number], *families.strays)]
+                )
+                then = found.take(which)
+                yield self._taken(then.source, then.states, change, then.names[:-1], then.free, second=True)
+
+    def _of_writers(self, states: States) -> Raw:
+        source, change = _merged(
+            [family.of(states) for family in (self._families.leaders, *self._families.strays)]
+        )
+        return self._taken(source, np.take(states, source, axis=1), change)
+
+    def _needed(self, choices: Choices, which: Places, change: Places) -> tuple[Places, NDArray[np.bool_]]:
+        """Steps that do not come with less chosen too; and whether they come with all that is fresh."""
+        size = len(choices.kinds)
+        shifts = 3 * np.arange(size)[:, None]
+        digits = choices.kinds[:, which].astype(np.int64)
+        base = (choices.source[which].astype(np.int64) << 34 | self._table.outcomes[change]) << 12
+        keys = base | (digits << shifts).sum(axis=0)
+        there = np.unique(keys)
+        needed = np.ones(len(which), bool)
+        for digit, shift in zip(digits, shifts[:, 0].tolist(), strict=True):
+            chosen = np.flatnonzero((digit > 0) & needed)
+            needed[chosen] = ~_among(keys[chosen] & ~(7 << shift), there)
+        fresh = np.unique(base[choices.fresh[which]])
+        places = np.flatnonzero(needed)
+        return places, _among(base[places], fresh)
+
+    def _taken(
+        self,
+        source: Places,
+        before: States,
+        change: Places,
+        names: Column | None = None,
+        free: NDArray[np.bool_] | None = None,
+        *,
+        second: bool = False,
+    ) -> Raw:
+        """Changes of states, one by one, as far as faults and plans are left for them; ``names`` of what came before."""
         table = self._table
-        less = self.budget.after[states[LEFT, source], table.columns[SPENDS_AT, change]]
-        kept = less >= 0
-        if waits is not None:
-            kept &= self._concerns(change, waits[source])
-        source, change, less = (np.compress(kept, found) for found in (source, change, less))
-        columns, before = np.take(table.columns, change, axis=1), np.take(states, source, axis=1)
+        less = self.budget.after[before[LEFT], table.columns[SPENDS_AT, change]]
+        kept = np.flatnonzero(less >= 0)
+        source, before, change, less = source[kept], np.take(before, kept, axis=1), change[kept], less[kept]
+        columns = np.take(table.columns, change, axis=1)
         blocks = [edits.apply(before[which], columns[which]) for which, edits in enumerate(table.edits)]
-        now = np.stack([*blocks, less])
         wrong, claims = columns[WRONG], columns[CLAIM]
         asked = np.flatnonzero((claims >= 0) & (wrong == 0))
         wrong[asked] = self._claims.one(claims[asked], before[POOL, asked])
-        names = np.stack([columns[NAME], np.zeros_like(less)])
-        return Found(source, self._alike_of(now), names, columns[FREE] > 0, wrong)
-
-    def _concerns(self, change: Places, place: Column) -> NDArray[np.bool_]:
-        """Whether a change is one of the store, or of the daemon at a place."""
-        leads, edits = self._table.edits[LEAD], self._table.columns[LEAD, change]
-        stored = leads.changes(edits, np.full_like(place, self.layout.control))
-        lives: NDArray[np.bool_] = self._table.columns[LIVES, change] > 0
-        return lives | stored | leads.changes(edits, place)
-
-    def _changes_from(self, states: States) -> tuple[Places, Places]:
-        """Changes by state, in the order of families: the state of each, and its place in the table."""
-        found = [family.of(states) for family in self._families]
-        begins = np.array([begin for begin, _ in found]).T.ravel()
-        counts = np.array([count for _, count in found]).T.ravel()
-        runs = np.repeat(np.arange(len(counts)), counts)
-        first = begins - (np.cumsum(counts) - counts)
-        return runs // len(found), first.take(runs) + np.arange(len(runs))
+        said = np.zeros((len(self.layout.ranks) + 3, len(source)), np.int32)
+        if names is not None:
+            said[: len(names)] = names[:, kept]
+        said[-1 if second else -2] = columns[NAME]
+        flags = columns[FREE] > 0
+        if free is not None:
+            flags &= free[kept]
+        return Raw(source, np.stack([*blocks, less]), said, flags, wrong, columns[KIND])
 
     def _alike_of(self, states: States) -> States:
         return states if self._alike is None else self._alike.of(states)
-
-    def _waits(self, states: States) -> Column:
-        """By state, the place of a daemon that could as well decide now on what it is to write, 0 = there is none."""
-        waits = np.zeros(states.shape[1], np.int32)
-        for number, place in enumerate(self.layout.daemons if self._alike is not None else ()):
-            asked = np.flatnonzero((waits == 0) & self._looks.holds_to_write(states[LEAD], number))
-            waits[asked] = place * self._decided[number](np.take(states, asked, axis=1))
-        return waits
 
     # What is worked out once.
 
@@ -209,3 +325,19 @@ class Steps:
 
     def _group_and_ranks(self, pools: Column) -> Column:
         return self._blocks[POOL].parts(pools)[[self.layout.group, *self.layout.ranks]]
+
+
+def _merged(found: Sequence[tuple[Column, Column]]) -> tuple[Places, Places]:
+    """Changes by state, in the order of families: the state of each, and its place in the table."""
+    begins = np.array([begin for begin, _ in found]).T.ravel()
+    counts = np.array([count for _, count in found]).T.ravel()
+    runs, places = places_of(begins, counts)
+    return runs // len(found), places
+
+
+def _among(words: NDArray[np.int64], sorted_words: NDArray[np.int64]) -> NDArray[np.bool_]:
+    if not len(sorted_words):
+        return np.zeros(len(words), bool)
+    at = np.minimum(np.searchsorted(sorted_words, words), len(sorted_words) - 1)
+    found: NDArray[np.bool_] = sorted_words[at] == words
+    return found

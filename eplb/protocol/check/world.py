@@ -150,17 +150,17 @@ class Plan(NamedTuple):
 
 
 class Control(NamedTuple):
-    """What daemons write; ``holder`` of the lease is 1 + the daemon's number, 0 = nobody; ``before`` what a stale read gives."""
+    """What daemons write; ``holder`` of the lease is 1 + the daemon's number, 0 = nobody; ``before`` what a read gives that is still on its way."""
 
     fence: int = 0
     holder: int = 0
     plan: Plan | None = None
     offer: Offer | None = None
-    before: Cache = Cache()
+    before: Cache | None = None
 
 
 class Live(NamedTuple):
-    """What the store has of one rank; ``older`` the record that was overwritten last."""
+    """What the store has of one rank; ``older`` one that was overwritten and is to come again."""
 
     record: Record | None = None
     older: Record | None = None
