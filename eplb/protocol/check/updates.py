@@ -95,62 +95,45 @@ class Updates:
 
     def reports(self, states: States, told: Column) -> Choices:
         """All choices of reports; a record that was overwritten can come again at the price of a message."""
-        block, columns = self._blocks[LIVES], self._table.columns
-        ranks = len(self._layout.ranks)
-        source, lives, left = np.arange(states.shape[1]), states[LIVES], states[LEFT]
-        kinds = names = np.zeros((ranks, len(source)), np.int32)
-        found = [block.part(place, lives) for place in self._layout.lives]
-        stale = [
-            (now != self._nothing) & (self._newest.one(was) != now)
-            for was, now in zip(found, told, strict=True)
-        ]
+        block, now, count = self._blocks[LIVES], states, states.shape[1]
+        source = np.arange(count)
+        kinds = names = np.zeros((len(told), count), np.int32)
         for number, place in enumerate(self._layout.lives):
-            begins, counts = self._families.tells[number].look(
-                [told[number][source], block.part(place, lives)]
-            )
-            which, change = places_of(begins, counts)
-            columns = self._table.columns
-            less = self._budget.after[left[which], columns[SPENDS_AT, change]]
-            kept = less >= 0
-            which, change, less = which[kept], change[kept], less[kept]
-            more = self._table.edits[LIVES].apply(lives[which], columns[LIVES, change])
-            kinds, names = (
-                kinds[:, np.append(np.arange(len(source)), which)],
-                names[:, np.append(np.arange(len(source)), which)],
-            )
-            kinds[number, len(source) :] = columns[KIND, change]
-            names[number, len(source) :] = columns[NAME, change]
-            source, lives, left = (
-                np.append(source, source[which]),
-                np.append(lives, more),
-                np.append(left, less),
-            )
-        order = np.argsort(source, kind="stable")
-        source, kinds = source[order], kinds[:, order]
-        fresh = np.ones(len(source), bool)
-        for late, kind in zip(stale, kinds, strict=True):
-            fresh &= (kind == REPORTED) | ((kind == 0) & ~late[source])
-        now = np.take(states, source, axis=1)
-        now[LIVES], now[LEFT] = lives[order], left[order]
-        return Choices(source, now, kinds, names[:, order], fresh)
+            found = self._families.tells[number].look([told[number, source], block.part(place, now[LIVES])])
+            which, more, change = self._with(now, found)
+            now = np.concatenate([now, more], axis=1)
+            before, kept = len(source), np.append(np.arange(len(source)), which)
+            source, kinds, names = source[kept], kinds[:, kept], names[:, kept]
+            kinds[number, before:] = self._table.columns[KIND, change]
+            names[number, before:] = self._table.columns[NAME, change]
+        stale = [
+            (new != self._nothing) & (self._newest.one(block.part(place, states[LIVES])) != new)
+            for new, place in zip(told, self._layout.lives, strict=True)
+        ]
+        return _side_by_side(source, now, kinds, names, stale=np.stack(stale), newest=REPORTED)
 
     def reads(self, states: States) -> Choices:
         """All choices of what the first rank has read."""
-        columns, edits = self._table.columns, self._table.edits
-        which, change = places_of(*self._families.reads.of(states))
-        columns = self._table.columns
         count = states.shape[1]
-        source = np.append(np.arange(count), which)
-        now = np.take(states, source, axis=1)
-        now[POOL, count:] = edits[POOL].apply(states[POOL, which], columns[POOL, change])
-        now[LEAD, count:] = edits[LEAD].apply(states[LEAD, which], columns[LEAD, change])
-        kinds = np.append(np.zeros(count, np.int32), columns[KIND, change])
-        names = np.append(np.zeros(count, np.int32), columns[NAME, change])
-        order = np.argsort(source, kind="stable")
-        stale = np.zeros(count, bool)
-        stale[which[columns[KIND, change] == READ]] = True
-        fresh = (kinds == READ) | ((kinds == 0) & ~stale[source])
-        return Choices(source[order], now[:, order], kinds[None, order], names[None, order], fresh[order])
+        which, more, change = self._with(states, self._families.reads.of(states))
+        source, now = np.append(np.arange(count), which), np.concatenate([states, more], axis=1)
+        nothing, columns = np.zeros(count, np.int32), self._table.columns
+        kinds, names = np.append(nothing, columns[KIND, change]), np.append(nothing, columns[NAME, change])
+        stale = np.zeros((1, count), bool)
+        stale[0, which[columns[KIND, change] == READ]] = True
+        return _side_by_side(source, now, kinds[None], names[None], stale=stale, newest=READ)
+
+    def _with(self, states: States, found: tuple[Column, Column]) -> tuple[Places, States, Places]:
+        """Which states are changed, to what, and by which changes, as far as faults are left for them."""
+        which, change = places_of(*found)
+        columns = self._table.columns
+        less = self._budget.after[states[LEFT, which], columns[SPENDS_AT, change]]
+        which, change, less = which[less >= 0], change[less >= 0], less[less >= 0]
+        blocks = [
+            edits.apply(states[block, which], columns[block, change])
+            for block, edits in enumerate(self._table.edits)
+        ]
+        return which, np.stack([*blocks, less]), change
 
     def all_told(self, states: States, left: int) -> States:
         """States in which every rank has reported and the first has read, nothing else is on its way, and so much is left."""
@@ -168,6 +151,16 @@ class Updates:
         pools[self._layout.cache] = self._readable.one(control)
         now = [pool.numbers(pools), lead.numbers(leads), lives.numbers(newest), np.full_like(control, left)]
         return self._alike.of(np.stack(now))
+
+
+def _side_by_side(
+    source: Places, states: States, kinds: Column, names: Column, *, stale: Flags, newest: int
+) -> Choices:
+    """Choices in the order of states; they are fresh where all that is ``stale`` has been replaced by its ``newest``."""
+    order = np.argsort(source, kind="stable")
+    source, kinds = source[order], kinds[:, order]
+    fresh = ((kinds == newest) | ((kinds == 0) & ~stale[:, source])).all(axis=0)
+    return Choices(source, states[:, order], kinds, names[:, order], fresh)
 
 
 def captured(source: Places, changed: Flags, overwritten: Flags, reads: Choices) -> tuple[Places, Places]:
