@@ -47,8 +47,8 @@ def test_two_ranks_keep_the_rules_through_two_crashes_a_lost_store_and_two_messa
 
 
 @pytest.mark.slow
-def test_two_ranks_keep_the_rules_through_a_pause_and_any_two_others_of_these_faults():
-    assert keeps_the_rules(replace(MAIN_FAULTS, pauses=1, faults=3)).states > 100_000
+def test_two_ranks_keep_the_rules_through_a_pause_and_any_other_of_these_faults():
+    assert keeps_the_rules(replace(MAIN_FAULTS, pauses=1, faults=2)).states > 50_000
 
 
 @pytest.mark.slow
