@@ -88,6 +88,10 @@ class Alike:
         found: Column = self._rest.of(self._may_come.one(left), self._first.one(pool), cache, lead)[3]
         return found
 
+    def heard(self, live: Column, hearings: Column) -> Column:
+        """Records without what no daemon asks."""
+        return self._live.one(live, hearings)
+
     # All but ranks and records.
 
     def _first_terms(self, pools: Column) -> Columns:

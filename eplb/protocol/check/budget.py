@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from eplb.protocol.check.parts import Parts
 
 SPENDS = ("", *KINDS, "plans", "losses+messages")
-"""What a step can spend, by number; the first is nothing."""
+"""What a step can spend, by number; the first is nothing, ``+`` joins two faults."""
 
 
 class Budget:
@@ -47,10 +47,10 @@ def _less(left: Left, spends: str) -> Left | None:
         return left
     if spends == "plans":
         return left._replace(plans=left.plans - 1) if left.plans else None
-    if spends == "losses+messages":
-        less = left.spend("losses")
-        return less and less.spend("messages")
-    return left.spend(spends)
+    less: Left | None = left
+    for kind in spends.split("+"):
+        less = less and less.spend(kind)
+    return less
 
 
 def _bits(lefts: NDArray[np.int64]) -> NDArray[np.uint64]:

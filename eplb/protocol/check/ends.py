@@ -6,12 +6,13 @@ each state after that has a way, on steps that look at nothing older. These are 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from eplb.protocol.check.layout import BLOCK_BITS, LEFT
 from eplb.protocol.check.numbers import Rows
+from eplb.protocol.check.steps import BATCH
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from eplb.protocol.check.numbers import Column
     from eplb.protocol.check.steps import Steps
 
-BATCH = 1 << 14
+
+class _Open(NamedTuple):
+    """States in which all is told, of which no step was taken yet: their numbers, and those of the first states that they were made of."""
+
+    numbers: Column
+    states: States
+    first: Column
 
 
 class Ends:
@@ -29,7 +36,7 @@ class Ends:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._rows = Rows(BLOCK_BITS)
-        self._open: list[tuple[Column, States]] = []
+        self._open: list[_Open] = []
         self._first: list[Column] = []
 
     @property
@@ -42,7 +49,7 @@ class Ends:
         told = self._steps.told(states)
         found, fresh = self._rows.of(told[:LEFT])
         if fresh.size:
-            self._open.append((found[fresh], np.take(told, fresh, axis=1)))
+            self._open.append(_Open(found[fresh], np.take(told, fresh, axis=1), numbers[fresh]))
             self._first.append(numbers[fresh])
         return found
 
@@ -51,23 +58,21 @@ class Ends:
         edges: list[tuple[Column, Column]] = []
         ended: list[Column] = []
         while self._open:
-            numbers, states = self._open.pop()
-            ended.append(numbers[self._steps.ended(states)])
-            parts = [slice(begin, begin + BATCH) for begin in range(0, len(numbers), BATCH)]
-            edges += [self._edges(numbers[part], states[:, part]) for part in parts]
+            open_ = self._open.pop()
+            ended.append(open_.numbers[self._steps.ended(open_.states)])
+            parts = [slice(begin, begin + BATCH) for begin in range(0, len(open_.numbers), BATCH)]
+            edges += [self._edges(_Open(*(array[..., part] for array in open_))) for part in parts]
         seen = np.zeros(self.count, bool)
         seen[np.concatenate(ended)] = True
         distance = _backwards(edges, seen)
         lost = np.flatnonzero(~seen)
         return distance, int(np.concatenate(self._first)[lost].min()) if lost.size else -1
 
-    def _edges(self, numbers: Column, states: States) -> tuple[Column, Column]:
-        found = self._steps.after(states)
+    def _edges(self, open_: _Open) -> tuple[Column, Column]:
+        found = self._steps.after(open_.states)
         found = found.take(np.flatnonzero(found.free))
-        source = numbers[found.source]
-        first = np.concatenate(self._first)[source]
-        target = self.add(found.states, first)
-        words = np.unique(source.astype(np.int64) << 32 | target)
+        target = self.add(found.states, open_.first[found.source])
+        words = np.unique(open_.numbers[found.source].astype(np.int64) << 32 | target)
         return (words >> 32).astype(np.int32), (words & 0xFFFFFFFF).astype(np.int32)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from eplb.protocol.check.ends import Ends
 from eplb.protocol.check.known import Known
 from eplb.protocol.check.layout import LEFT
-from eplb.protocol.check.steps import Steps
+from eplb.protocol.check.steps import BATCH, Steps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from eplb.protocol.check.world import Bounds
 
 NO_WAY_ON = "no way to an end without a further fault or a further wish"
-BATCH = 1 << 14
-"""States from which steps are taken at once: more of them need more memory, and are not faster."""
 
 
 @dataclass(frozen=True, slots=True)

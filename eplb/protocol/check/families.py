@@ -90,7 +90,9 @@ class Table:
         rows: list[list[int]] = []
         begins = [self.columns.shape[1]]
         for changes in found:
-            rows += [self._row(change) for change in changes if change.spends in self._spent]
+            rows += [
+                self._row(change) for change in changes if self._spent.issuperset(change.spends.split("+"))
+            ]
             begins.append(begins[0] + len(rows))
         if rows:
             self.columns = np.concatenate([self.columns, np.array(rows, np.int32).T], axis=1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from eplb.protocol.check.layout import BLOCK_BITS, LEFT
-from eplb.protocol.check.numbers import FREE, Packing, homes
+from eplb.protocol.check.numbers import FREE, Packing, take_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,17 +70,6 @@ class Known:
             self._covered[self._places(part[kept])] = covered[begin + kept]
 
     def _places(self, words: Words) -> Places:
-        """The place of each word, which takes one if it has none."""
-        places = homes(words, len(self._words))
-        asked, at = np.arange(len(words)), places
-        while asked.size:
-            found, wanted = self._words.take(at), words.take(asked)
-            free = np.flatnonzero(found == FREE)
-            if free.size:
-                self._words[at[free]] = wanted[free]  # of several for one place, one gets it
-                self.count += len(np.unique(at[free]))
-                found = self._words.take(at)
-            here = found == wanted
-            places[asked[here]] = at[here]
-            asked, at = asked[~here], (at[~here] + 1) & (len(self._words) - 1)
+        places, taken = take_places(self._words, words)
+        self.count += taken
         return places

@@ -50,8 +50,10 @@ class Families(NamedTuple):
 class Looks:
     """Parts, and numbers of what is asked of them, by state."""
 
-    def __init__(self, bounds: Bounds, layout: Layout, blocks: Sequence[Block], parts: Parts) -> None:
-        self._bounds, self._layout, self._parts = bounds, layout, parts
+    def __init__(
+        self, bounds: Bounds, layout: Layout, blocks: Sequence[Block], parts: Parts, changes: Changes
+    ) -> None:
+        self._bounds, self._layout, self._parts, self._changes = bounds, layout, parts, changes
         self._pool, self._lead, self._lives = blocks
         self._fence = parts.fact(Control, lambda control: control.fence)
         self._readable = parts.fact(Control, lambda c: parts.key(Cache(c.offer, c.fence)))
@@ -61,6 +63,7 @@ class Looks:
         self._busy = parts.fact(Rank, lambda rank: not rank.alive or rank.left or rank.hand is not None)
         self._asked = Memo((BITS, BITS), 1, each(self._asked_of))
         self._reported = parts.fact(Live, lambda live: 0 if live.record is None else live.record.term)
+        self._told = [Memo((BITS, BITS, BITS), 1, each(partial(self._told_by, n))) for n in layout.ranks]
         self._plans = parts.fact(Left, lambda left: left.plans)
         self._members = parts.fact(Group, lambda group: group.members[0])
         self._open = [
@@ -79,6 +82,10 @@ class Looks:
         found = asked(self._parts.part(Live, live), self._parts.part(Control, control).offer)
         return self._parts.key(found)
 
+    def _told_by(self, number: int, rank: int, group: int, fence: int) -> int:
+        found = self._parts.part(Rank, rank), self._parts.part(Group, group)
+        return self._parts.key(Live(self._changes.record(number, *found, fence)))
+
     def _highest(self, lives: Column) -> Columns:
         return (np.max([self._reported.one(column) for column in self._lives.parts(lives)], axis=0),)
 
@@ -91,7 +98,13 @@ class Looks:
 
     def fence(self, states: States) -> Column:
         """By state, the term that the store has granted."""
-        return self._fence.one(self.control(states))
+        return self._fence.one(self._control(states))
+
+    def told(self, pools: Column, fences: Column) -> Column:
+        """What each rank would report, [ranks, states]."""
+        group = self._pool.part(self._layout.group, pools)
+        found = [told.one(self._pool.part(n, pools), group, fences) for n, told in enumerate(self._told)]
+        return np.stack(found)
 
     def can_be_read(self, lead: Column) -> Column:
         """What a read of the store gives, as a number."""
@@ -113,16 +126,16 @@ class Looks:
 
     # Kinds of steps.
 
-    def families(self, changes: Changes, table: Table) -> Families:
+    def families(self, table: Table) -> Families:
         """All kinds of steps."""
-        layout, pool, lead = self._layout, self._pool, self._lead
+        changes, layout, pool, lead = self._changes, self._layout, self._pool, self._lead
         of_rank, of_pool = (Rank,) * len(layout.ranks), [layout.kinds[place] for place in pool.places]
         of_lead = [layout.kinds[place] for place in lead.places]
         return Families(
             gates=self._of_block(table, changes.gates, pool, of_pool, lambda s: s[POOL]),
             own=self._family(table, changes.own, (*of_rank, Group), self._ranks_and_group),
             reads=self._family(
-                table, changes.read, (Cache, Control), lambda s: (self._cache(s), self.control(s))
+                table, changes.read, (Cache, Control), lambda s: (self._cache(s), self._control(s))
             ),
             leaders=self._of_block(table, changes.leaders, lead, of_lead, lambda s: s[LEAD]),
             strays=[self._family(table, changes.stray, (Rank, Control, Group), self._stray)]
@@ -196,7 +209,7 @@ class Looks:
     def _cache(self, states: States) -> Column:
         return self._pool.part(self._layout.cache, states[POOL])
 
-    def control(self, states: States) -> Column:
+    def _control(self, states: States) -> Column:
         return self._lead.part(self._layout.control, states[LEAD])
 
     def _ranks_and_group(self, states: States) -> Columns:
@@ -204,10 +217,10 @@ class Looks:
         return keys[[*self._layout.ranks, self._layout.group]]
 
     def _leads(self, place: int, states: States) -> Columns:
-        return self._lead.part(place, states[LEAD]), self.control(states), self._floor.one(states[LIVES])
+        return self._lead.part(place, states[LEAD]), self._control(states), self._floor.one(states[LIVES])
 
     def _stray(self, states: States) -> Columns:
         keys = self._pool.parts(states[POOL])
         group = keys[self._layout.group]
         first = keys[self._members.one(group), np.arange(len(group))]
-        return first, self.control(states), group
+        return first, self._control(states), group

@@ -9,12 +9,10 @@ from eplb.protocol.facts import RankState
 from eplb.protocol.lives import weights_in_doubt
 
 if TYPE_CHECKING:
-    from eplb.protocol.check.world import Left, Offer, Row
+    from eplb.protocol.check.world import Left, Offer, Plan, Row, Write
 
 LOSSES, STRAYS, PLANS, ROWS = 1, 2, 4, 8
 """What may still come, as bits; ``ROWS``: a plan can lead back to any row."""
-
-
 UNKNOWN = ()
 """A row that no plan names."""
 
@@ -65,16 +63,24 @@ def led(daemon: Daemon, number: int, control: Control, may_come: int) -> Daemon:
     return daemon._replace(write=write, idea=daemon.idea if may_come & PLANS else None)
 
 
+def _written(control: Control, daemons: list[Daemon]) -> tuple[list[Offer], list[Plan]]:
+    """Offers and plans that are in the store or about to be written."""
+    written: list[Control | Write] = [
+        control,
+        *(daemon.write for daemon in daemons if daemon.write is not None),
+    ]
+    offers = [found.offer for found in written if found.offer is not None]
+    return offers, [found.plan for found in written if found.plan is not None]
+
+
 def view(cache: Cache, control: Control, daemons: list[Daemon], may_come: int) -> View:
     """Offers and plans at hand."""
-    writes = [daemon.write for daemon in daemons if daemon.write is not None]
-    stored = [control.offer, *(write.offer for write in writes)]
+    stored, plans = _written(control, daemons)
     cached = [cache.offer, control.before and control.before.offer]
-    plans = [control.plan, *(write.plan for write in writes)]
     return View(
-        frozenset(offer for offer in stored if offer is not None),
+        frozenset(stored),
         frozenset(offer for offer in cached if offer is not None),
-        frozenset(plan.number for plan in plans if plan is not None),
+        frozenset(plan.number for plan in plans),
         0 if may_come & LOSSES else control.fence,
     )
 
@@ -91,16 +97,9 @@ def twin(control: Control) -> Control:
 
 def _rows(control: Control, daemons: list[Daemon]) -> frozenset[Row]:
     """Rows that a plan or an offer at hand names: without another plan, daemons take all others for stale."""
-    writes = [daemon.write for daemon in daemons if daemon.write is not None]
-    plans = [control.plan, *(write.plan for write in writes)]
-    offers = [control.offer, *(write.offer for write in writes)]
-    rows = [row for plan in plans if plan is not None for row in (*plan.base, *plan.target)]
-    rows += [
-        row
-        for offer in offers
-        if offer is not None
-        for row in (offer.base, offer.named, offer.target, *offer.bases)
-    ]
+    offers, plans = _written(control, daemons)
+    rows = [row for plan in plans for row in (*plan.base, *plan.target)]
+    rows += [row for offer in offers for row in (offer.base, offer.named, offer.target, *offer.bases)]
     return frozenset(rows)
 
 

@@ -28,6 +28,26 @@ def homes(words: Words, size: int) -> Places:
     return (mixed >> np.uint64(65 - size.bit_length())).view(np.intp)
 
 
+def take_places(table: Words, words: Words) -> tuple[Places, int]:
+    """The place of each word in a table with open addressing, where it takes one if it has none; and how many were taken.
+
+    ``table`` holds words or ``FREE`` and has room; so has whatever is kept of the words at the same places of other arrays.
+    """
+    places, taken = homes(words, len(table)), 0
+    asked, at = np.arange(len(words)), places
+    while asked.size:
+        found, wanted = table.take(at), words.take(asked)
+        free = np.flatnonzero(found == FREE)
+        if free.size:
+            table[at[free]] = wanted[free]  # of several for one place, one gets it
+            taken += len(np.unique(at[free]))
+            found = table.take(at)
+        here = found == wanted
+        places[asked[here]] = at[here]
+        asked, at = asked[~here], (at[~here] + 1) & (len(table) - 1)
+    return places, taken
+
+
 class Numbers:
     """Numbers 0, 1, 2 ... of words >= 0, in the order in which these were met; a hash table with open addressing."""
 
@@ -77,13 +97,7 @@ class Numbers:
             size = 1 << (4 * self.count - 1).bit_length()
             self._words = np.full(size, FREE, np.int64)
             self._numbers = np.zeros(size, np.int32)
-        at = homes(words, len(self._words))
-        while words.size:
-            free = self._words[at] == FREE
-            self._words[at[free]] = words[free]  # of several for one place, one gets it
-            placed = self._words[at] == words
-            self._numbers[at[placed]] = numbers[placed]
-            words, numbers, at = words[~placed], numbers[~placed], (at[~placed] + 1) & (len(self._words) - 1)
+        self._numbers[take_places(self._words, words)[0]] = numbers
 
 
 class _Dense:

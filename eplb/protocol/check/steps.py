@@ -15,11 +15,11 @@ from eplb.protocol.check.looks import Looks
 from eplb.protocol.check.numbers import Memo, Rows, each
 from eplb.protocol.check.parts import BITS, Parts
 from eplb.protocol.check.rules import broken_rule
-from eplb.protocol.check.updates import Updates, captured, kept_from
+from eplb.protocol.check.updates import Heard, Updates, captured, kept_from
 from eplb.protocol.check.world import KINDS, Daemon, Group, Live, Rank, shape_of, start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from eplb.protocol.check.world import Bounds
 
 
+BATCH = 1 << 14
+"""States from which steps are best taken at once: more of them need more memory, and are not faster."""
 FALSE_CLAIM = "took a wave for live that not all ranks have served"
 
 
@@ -99,36 +101,26 @@ class Steps:
         self.bounds, self.layout = bounds, Layout.of(bounds)
         self._shape, self._parts = shape_of(bounds), Parts()
         self._blocks = [Block(which, places) for which, places in enumerate(self.layout.blocks)]
-        self._changes = Changes(bounds, self._shape, self.layout, guards)
-        self._ranks, parts = self._changes.ranks, self._parts
+        changes = Changes(bounds, self._shape, self.layout, guards)
+        self._ranks, parts = changes.ranks, self._parts
         self.budget = Budget(start(bounds).left, parts)
-        spent = frozenset(kind for kind in KINDS if getattr(bounds, kind)) | {"", "plans", "losses+messages"}
+        spent = frozenset(kind for kind in KINDS if getattr(bounds, kind)) | {"", "plans"}
         self._table = Table(self._blocks, parts, spent)
-        self._looks = Looks(bounds, self.layout, self._blocks, parts)
-        self._families = self._looks.families(self._changes, self._table)
+        self._looks = Looks(bounds, self.layout, self._blocks, parts, changes)
+        self._families = self._looks.families(self._table)
         self._alike: Alike | None = None
         if reduced:
             self._alike = Alike(
                 bounds, self._shape, self.layout, blocks=self._blocks, ranks=self._ranks, parts=parts
             )
             self._updates = Updates(
-                self.layout, self._blocks, parts, alike=self._alike, changes=self._changes, families=self._families,
+                self.layout, self._blocks, parts, alike=self._alike, looks=self._looks, families=self._families,
                 table=self._table, budget=self.budget,
             )  # fmt: skip
         self._ways = Rows((BITS,) * (bounds.ranks + 3))
         self._names: list[tuple[int, ...]] = []
-        self._told = [Memo((BITS, BITS, BITS), 1, each(self._tells(number))) for number in self.layout.ranks]
         self._claims = Memo((BITS, BLOCK_BITS[POOL]), 1, self._false_claims)
         self._rules = Memo((BLOCK_BITS[POOL],), 1, self._rules_broken)
-
-    def _tells(self, number: int) -> Callable[[int, int, int], int]:
-        part = self._parts.part
-
-        def told(rank: int, group: int, fence: int) -> int:
-            record = self._changes.record(number, part(Rank, rank), part(Group, group), fence)
-            return self._parts.key(Live(record))
-
-        return told
 
     def start(self) -> States:
         """The first state: all ranks have reported, and one daemon leads."""
@@ -180,21 +172,20 @@ class Steps:
 
     def _all_orders(self, states: States) -> Raw:
         """Every step by itself; what ranks report and read too."""
-        families, pool, lives = self._families, self._blocks[POOL], self._blocks[LIVES]
-        fence, group = self._looks.fence(states), pool.part(self.layout.group, states[POOL])
+        families, lives = self._families, self._blocks[LIVES]
+        told = self._looks.told(states[POOL], self._looks.fence(states))
         found = [family.of(states) for family in families.alone()]
-        for number, place in enumerate(self.layout.lives):
-            told = self._told[number].one(pool.part(number, states[POOL]), group, fence)
-            found.append(families.tells[number].look([told, lives.part(place, states[LIVES])]))
+        for family, place, record in zip(families.tells, self.layout.lives, told, strict=True):
+            found.append(family.look([record, lives.part(place, states[LIVES])]))
         source, change = _merged(found)
         return self._taken(source, np.take(states, source, axis=1), change)
 
     def _reduced(self, states: States, alike: Alike) -> Raw:
         """Steps with the reports and reads that they need, and decisions with what comes of them."""
-        hearings = alike.hearings(states)
-        told = self._updates.told(states[POOL], hearings)
+        heard = Heard(alike.hearings(states), self._looks.fence(states))
+        told = self._updates.told(states[POOL], heard)
         reports, reads = self._updates.reports(states, told), self._updates.reads(states)
-        ranks = self._of_ranks(states, told, hearings, reports, reads)
+        ranks = self._of_ranks(states, told, heard, reports, reads)
         daemons = Raw.joined([*self._of_readers(reports), self._of_writers(states)])
         before = self._looks.can_be_read(states[LEAD])[daemons.source]
         changed = self._looks.can_be_read(daemons.states[LEAD]) != before
@@ -204,9 +195,7 @@ class Steps:
         daemons.names[0] = reads.names[0, choice]
         return Raw.joined([ranks, daemons._replace(free=daemons.free & (reads.kinds[0, choice] == 0))])
 
-    def _of_ranks(
-        self, states: States, told: Column, hearings: Column, reports: Choices, reads: Choices
-    ) -> Raw:
+    def _of_ranks(self, states: States, told: Column, heard: Heard, reports: Choices, reads: Choices) -> Raw:
         """Gates after reads that matter to them, and what ranks do of themselves; both after reports that would be too late then."""
         read, gate = _merged([self._families.gates.of(reads.states)])
         needed, fresh = self._needed(reads, read, gate)
@@ -217,7 +206,7 @@ class Steps:
         free = np.append(fresh, np.ones(len(own), bool))
         source = reads.source[read]
         pools = self._table.edits[POOL].apply(reads.states[POOL, read], self._table.columns[POOL, change])
-        now = self._updates.told(pools, hearings[source])
+        now = self._updates.told(pools, heard.take(source))
         which, report = kept_from(source, now != told[:, source], reports)
         before = np.take(reports.states, report, axis=1)
         before[:LIVES] = reads.states[:LIVES, read[which]]

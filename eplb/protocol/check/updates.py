@@ -14,22 +14,16 @@ import numpy as np
 from eplb.protocol.check.changes import READ, READ_OLDER, REPORTED, REPORTED_LATE
 from eplb.protocol.check.families import KIND, NAME, SPENDS_AT, places_of
 from eplb.protocol.check.layout import LEAD, LEFT, LIVES, POOL
-from eplb.protocol.check.matters import Hearing, live
-from eplb.protocol.check.numbers import Memo, each
-from eplb.protocol.check.parts import BITS
-from eplb.protocol.check.world import Cache, Control, Group, Live, Rank
+from eplb.protocol.check.world import Control, Live
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from eplb.protocol.check.alike import Alike
     from eplb.protocol.check.budget import Budget
-    from eplb.protocol.check.changes import Changes
     from eplb.protocol.check.families import Table
     from eplb.protocol.check.layout import Block, Layout, States
-    from eplb.protocol.check.looks import Families
+    from eplb.protocol.check.looks import Families, Looks
     from eplb.protocol.check.numbers import Column, Places
     from eplb.protocol.check.parts import Parts
 
@@ -50,6 +44,17 @@ class Choices(NamedTuple):
     fresh: Flags
 
 
+class Heard(NamedTuple):
+    """By state, what its records matter for, and the term that its store has granted."""
+
+    hearings: Column
+    fences: Column
+
+    def take(self, which: Places) -> Heard:
+        """Of some states."""
+        return Heard(self.hearings[which], self.fences[which])
+
+
 class Updates:
     """Choices of reports and reads for many states."""
 
@@ -60,38 +65,21 @@ class Updates:
         parts: Parts,
         *,
         alike: Alike,
-        changes: Changes,
+        looks: Looks,
         families: Families,
         table: Table,
         budget: Budget,
     ) -> None:
         self._layout, self._blocks, self._parts, self._alike = layout, blocks, parts, alike
-        self._families, self._table, self._budget = families, table, budget
-        self._told = [
-            Memo((BITS, BITS, BITS), 1, each(self._tells(changes, number))) for number in layout.ranks
-        ]
+        self._looks, self._families, self._table, self._budget = looks, families, table, budget
         self._newest = parts.fact(Live, lambda found: parts.key(Live(found.record)))
         self._nothing = parts.key(Live())
         self._settled = parts.fact(Control, lambda control: parts.key(control._replace(before=None)))
-        self._readable = parts.fact(Control, lambda control: parts.key(Cache(control.offer, control.fence)))
 
-    def _tells(self, changes: Changes, number: int) -> Callable[[int, int, int], int]:
-        part = self._parts.part
-
-        def told(rank: int, group: int, hearing_key: int) -> int:
-            hearing = part(Hearing, hearing_key)
-            record = changes.record(number, part(Rank, rank), part(Group, group), hearing.fence)
-            return self._parts.key(live(Live(record), hearing))
-
-        return told
-
-    def told(self, pools: Column, hearings: Column) -> Column:
-        """What each rank would report, [ranks, states]."""
-        block = self._blocks[POOL]
-        group = block.part(self._layout.group, pools)
-        return np.stack(
-            [told.one(block.part(n, pools), group, hearings) for n, told in enumerate(self._told)]
-        )
+    def told(self, pools: Column, heard: Heard) -> Column:
+        """What each rank would report, without what no daemon asks, [ranks, states]."""
+        told = self._looks.told(pools, heard.fences)
+        return np.stack([self._alike.heard(record, heard.hearings) for record in told])
 
     def reports(self, states: States, told: Column) -> Choices:
         """All choices of reports; a record that was overwritten can come again at the price of a message."""
@@ -137,7 +125,8 @@ class Updates:
 
     def all_told(self, states: States, left: int) -> States:
         """States in which every rank has reported and the first has read, nothing else is on its way, and so much is left."""
-        told = self.told(states[POOL], self._alike.hearings(states))
+        heard = Heard(self._alike.hearings(states), self._looks.fence(states))
+        told = self.told(states[POOL], heard)
         pool, lead, lives = self._blocks
         found = lives.parts(states[LIVES])
         newest = [
@@ -148,7 +137,7 @@ class Updates:
         control = leads[0]
         leads[0] = self._settled.one(control)
         pools = pool.parts(states[POOL])
-        pools[self._layout.cache] = self._readable.one(control)
+        pools[self._layout.cache] = self._looks.can_be_read(states[LEAD])
         now = [pool.numbers(pools), lead.numbers(leads), lives.numbers(newest), np.full_like(control, left)]
         return self._alike.of(np.stack(now))
 
