@@ -46,6 +46,8 @@ def daemon_config(facts: PoolFacts, store_url: str, dispatch: str) -> dict[str, 
                     "min_slices": 40,
                     "min_tokens": 2000,
                     "price_us_per_token": TOKEN_US,
+                    # New shares that come near the target end a planning without moves: here every reading is compared with a limit.
+                    "target_excess": 0.0,
                 },
                 # One move costs nothing here, every reading is compared with a limit, and the solver shares its core with ranks.
                 "solver": {"slack": 0.005, "deadline_s": DEADLINE_S},

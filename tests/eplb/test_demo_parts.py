@@ -57,7 +57,9 @@ def test_the_daemons_generated_settings_are_valid_and_agree_with_the_ranks(run, 
 
     path = tmp_path / "daemon.yaml"
     path.write_text(yaml.safe_dump(daemon_config(run.facts, "unix:///run/s", dispatch)))
-    assert load_config(path).pools[0].facts() == run.facts
+    pool = load_config(path).pools[0]
+    assert pool.facts() == run.facts
+    assert pool.gate.target_excess == 0.0, "shares that come near a target would end a planning without moves"
 
 
 def test_only_experts_new_to_their_rank_count_as_moves():
